@@ -13,7 +13,7 @@ FOREIGN := build/foreign/.venv
 MACHINES := $(addprefix tests/,nodes slurm e2e/test_nodes.py)
 # The other files that only the night has time for: every hostile folder, every fault, every command of
 # the documents, every verdict on a real run.
-SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py trust/test_wrong_types.py \
+SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py \
 	trust/test_fuzz.py faults/test_launches.py faults/test_files.py panel/test_theme.py \
 	docs/test_as_typed.py diagnose/test_real.py)
 PYTEST := $(VENV)/bin/python -m pytest
@@ -89,7 +89,7 @@ lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --no-deps --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 -o locked.txt $(VENV)/has.txt
 
-# docs/{commands,spec,keys}.md, after a command, a key of the spec or a key has changed.
+# docs/{commands,spec}.md, after a command or a key of the spec has changed.
 reference: $(READY)
 	$(VENV)/bin/python docs/site/reference.py
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpu_engine.plan.batch import Batch, LearningRate
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
+from gpu_engine.spec import modes
 from gpu_engine.spec.read import from_dict
 
 
@@ -15,7 +16,7 @@ def plan(devices: int = 2, *, mode: str = "ddp", cpu: bool = True, global_size: 
     kind, place = ("CPU", "cpu") if cpu else ("GPU", "cuda:{}")
     used = [DeviceUse(f"cpu:{i}" if cpu else str(i), f"{kind} {i}", None, place.format(i))
             for i in range(devices)]
-    each = [used] if mode in ("single", "dp") else [[one] for one in used]
+    each = [[one] for one in used] if modes.get(mode).process_a_device else [used]
     return LaunchPlan(
         **{"mode": mode, "device_type": "cpu" if cpu else "cuda",
            "source": "cpu" if cpu else "nvml", "world_size": len(each),

@@ -16,10 +16,10 @@ from gpu_engine.devices.probe import Discover, Probe
 from gpu_engine.queue import serve
 from gpu_engine.remote.reach import setup
 from gpu_engine.remote.reach.call import Call
+from gpu_engine.remote.reach.hosts import LOCAL, Host
 from gpu_engine.remote.reach.protocol import Hello
-from gpu_engine.remote.reach.records import LOCAL, Host
 from gpu_engine.runs import folder as runs
-from gpu_panel.export import exporting
+from gpu_panel import exporting
 
 from .conftest import patience, wait_for
 from .panel.test_main import Terminal

@@ -37,7 +37,6 @@ WRITING = {
         diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted
-        remote/run/queries.py: open_inside in _receive
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
@@ -57,11 +56,11 @@ WRITING = {
         doctor/user_files.py: NamedTemporaryFile in _tried""",
     "the person's own configuration: a link stands for its file": """
         common/files.py: write_atomic in write_json
-        remote/reach/file.py: write_atomic in _write
+        remote/reach/hosts.py: write_atomic in _change
         notify/config.py: write_atomic in begin
         settings/file.py: write_atomic in begin
         spec/presets.py: write_atomic in save
-        gpu_panel/themed.py: write_json in write""",
+        gpu_panel/theme.py: write_json in write""",
     "the person's private home, under a name of our making": """
         code/store.py: write_bytes in save
         queue/serve.py: open in _start_sweep
@@ -71,18 +70,16 @@ WRITING = {
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """
-        cli/page.py: write_atomic in command
-        cli/report.py: write_atomic in command
+        cli/report.py: write_atomic in command, write_atomic in page
         cli/slurm.py: write_text in command
         training/export.py: open in export
-        remote/reach/install_there.py: copytree in main, write_text in main,
-            write_text in switch""",
+        remote/reach/install_there.py: copytree in main, write_text in main""",
     "a lock or a notice among users, whose owner and mode are looked at": """
-        devices/leases/held.py: open in make, open in alone
-        devices/leases/shared.py: open in _give_to_root""",
+        devices/leases.py: open in make, open in alone""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
-        remote/reach/setup.py: ZipFile in script"""}
+        remote/reach/setup.py: ZipFile in script
+        remote/there/main.py: open in serve"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

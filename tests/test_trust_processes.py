@@ -41,12 +41,11 @@ MAY_START = {
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
     "engine/gpu_engine/supervisor/__main__.py": ITSELF,
-    "tui/gpu_panel/commands/output.py":
+    "tui/gpu_panel/commands/own.py":
         "a command of the person's settings.toml by its key, or gpu-engine with words they typed",
-    "tui/gpu_panel/commands/own.py": "a command of the person's settings.toml, by its key",
     "tui/gpu_panel/commands/terminal.py":
         "a command of the person's settings.toml by its key, their $PAGER or $EDITOR, or ours",
-    "tui/gpu_panel/export/exporting.py": OURS,
+    "tui/gpu_panel/exporting.py": OURS,
 }
 MAY_SIGNAL = {
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
@@ -60,7 +59,8 @@ MAY_SIGNAL = {
     "engine/gpu_engine/supervisor/stopping.py":
         "a rank, if the kernel's table of processes has it below the supervisor",
     "engine/gpu_engine/worker/rank/process.py": ITSELF,
-    "tui/gpu_panel/commands/output.py": CHILD,
+    "engine/gpu_engine/worker/rank/standing.py": "a worker that it has forked, which catches it",
+    "tui/gpu_panel/commands/own.py": CHILD,
 }
 
 

@@ -45,7 +45,8 @@ def commands() -> str:
 
 def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
     context = click.Context(command, info_name=path)
-    usage = " ".join([path, *command.collect_usage_pieces(context)])
+    usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(context)
+                              if piece != "[OPTIONS]")])  # they stand below
     yield f"{'#' * level} {path}\n"
     yield f"`{usage}`: {_escaped(_first(command.help or '', chr(10) + chr(10)))}\n"
     records = [record for p in command.get_params(context)

@@ -1,8 +1,6 @@
 """gpu-engine check: what it says of GPUs that hang, which are tried again. How it starts ranks:
 tests/e2e."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -17,7 +15,7 @@ SHM = P2P | {"NCCL_SHM_DISABLE": "1"}
 
 
 @pytest.fixture
-def works_with(home, monkeypatch):
+def works_with(monkeypatch):
     """GPUs whose first sum hangs, unless all of `env` is set; the variables of each try."""
     tries, needed = [], {}
 

@@ -34,7 +34,7 @@ def script(tmp_path):
     return [sys.executable, str(path)]
 
 
-def test_run_completes_with_0_and_fails_with_1(home, script):
+def test_run_completes_with_0_and_fails_with_1(script):
     out = engine("run", "--devices", "cpu:0", "--", *script, "{batch.per_gpu}")
     assert out.returncode == 0
     first, last = out.stdout.splitlines()
@@ -46,19 +46,19 @@ def test_run_completes_with_0_and_fails_with_1(home, script):
     assert "rank 0 failed first: ValueError: as asked" in out.stderr
 
 
-def test_json_is_json_and_nothing_else(home, script):
-    out = engine("run", "--json", "--devices", "cpu:0", "--", *script, "fail")
+def test_json_is_json_and_nothing_else(script):
+    out = called("run", "--json", "--devices", "cpu:0", "--", *script, "fail")
     state = json.loads(out.stdout.splitlines()[-1])
     assert (out.returncode, state["state"], state["cause"]["type"]) == (1, "failed", "ValueError")
-    listed = json.loads(engine("runs", "--json").stdout)
+    listed = json.loads(called("runs", "--json").stdout)
     assert [r["id"] for r in listed] == [state["id"]]
-    shown = json.loads(engine("show", "--json", state["id"]).stdout)
+    shown = json.loads(called("show", "--json", state["id"]).stdout)
     assert shown["plan"]["mode"] == "single"
-    plan = json.loads(engine("plan", "--json", "--devices", "cpu:0", "--", *script).stdout)
+    plan = json.loads(called("plan", "--json", "--devices", "cpu:0", "--", *script).stdout)
     assert plan["processes"][0]["argv"] == script
-    assert json.loads(engine("presets", "--json").stdout)
-    assert json.loads(engine("describe", "--json").stdout)
-    devices = json.loads(engine("devices", "--json").stdout)
+    assert json.loads(called("presets", "--json").stdout)
+    assert json.loads(called("describe", "--json").stdout)
+    devices = json.loads(called("devices", "--json").stdout)
     assert {"id", "state", "reason", "memory_total"} <= set(devices["devices"][0])
 
 
@@ -66,7 +66,7 @@ TALKING = "import sys; print('a\\tb'); print('err', file=sys.stderr); print('no 
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_a_pipe_gets_what_the_script_prints_and_the_result(home, quiet):
+def test_a_pipe_gets_what_the_script_prints_and_the_result(quiet):
     out = engine("run", *(["-q"] if quiet else []), "--", sys.executable, "-uc", TALKING)
     *said, result = out.stdout.splitlines()
     assert said == ["a       b", "err", "no end"]  # a tab is widened, and nothing cut for it
@@ -75,13 +75,13 @@ def test_a_pipe_gets_what_the_script_prints_and_the_result(home, quiet):
     assert quiet or "on CPU" in out.stderr or "on GPU" in out.stderr
 
 
-def test_ranks_in_a_pipe_are_told_apart(home):
+def test_ranks_in_a_pipe_are_told_apart():
     out = engine("run", "-q", "--mode", "ddp", "--devices", "cpu:0,cpu:1", "--", sys.executable,
                  "-c", "import os; print('I am', os.environ['RANK'])")
     assert sorted(out.stdout.splitlines()[:-1]) == ["rank 0| I am 0", "rank 1| I am 1"]
 
 
-def test_it_comes_while_the_run_goes_on(home, tmp_path):
+def test_it_comes_while_the_run_goes_on(tmp_path):
     os.mkfifo(tmp_path / "gate")
     process = subprocess.Popen(
         [sys.executable, "-m", "gpu_engine", "run", "-q", "--devices", "cpu:0", "--",
@@ -94,8 +94,8 @@ def test_it_comes_while_the_run_goes_on(home, tmp_path):
     assert process.wait() == 0
 
 
-def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
-    out = engine("run", "--json", "--devices", "cpu:0", "--set", "steps=3", "single")
+def test_json_is_a_line_for_each_event_and_the_state_at_the_end():
+    out = called("run", "--json", "--devices", "cpu:0", "--set", "steps=3", "single")
     told = [json.loads(line) for line in out.stdout.splitlines()]
     kinds = [one["kind"] for one in told]
     assert (kinds[0], kinds[-1]) == ("run", "ended")
@@ -127,7 +127,7 @@ def test_json_is_a_line_for_each_event_and_the_state_at_the_end(home):
     (["presets", "nope"], "no preset"),
     (["describe", "nope"], "write module:Class"),
 ])
-def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
+def test_a_mistake_is_2_and_its_words_without_a_traceback(args, says):
     out = called(*args)
     assert out.returncode == 2
     assert says in out.stderr
@@ -135,7 +135,7 @@ def test_a_mistake_is_2_and_its_words_without_a_traceback(home, args, says):
     assert not runs.all_runs()
 
 
-def test_a_taken_port_is_named_with_a_free_one(home, script):
+def test_a_taken_port_is_named_with_a_free_one(script):
     import socket
 
     with socket.socket() as sock:
@@ -149,7 +149,7 @@ def test_a_taken_port_is_named_with_a_free_one(home, script):
     assert "is free" in out.stderr
 
 
-def test_ctrl_c_stops_the_run_and_is_130(home, script):
+def test_ctrl_c_stops_the_run_and_is_130(script):
     process = subprocess.Popen(
         [sys.executable, "-m", "gpu_engine", "run", "--devices", "cpu:0", "--", *script, "wait"],
         stderr=subprocess.PIPE, text=True)
@@ -162,29 +162,26 @@ def test_ctrl_c_stops_the_run_and_is_130(home, script):
     assert run.state().state == "stopped"
 
 
-def test_detach_prints_the_id_and_stop_ends_it(home, script):
-    out = engine("run", "--detach", "--devices", "cpu:0", "--", *script, "wait")
+def test_detach_prints_the_id_and_stop_ends_it(script):
+    out = called("run", "--detach", "--devices", "cpu:0", "--", *script, "wait")
     assert out.returncode == 0
     run = runs.find(out.stdout.strip())
     wait_for(lambda: run.log(0).exists() and run.log(0).stat().st_size)
-    assert engine("runs", "rm", run.id).returncode == 2
-    stopped = engine("stop", run.id[:3])
+    assert called("runs", "rm", run.id).returncode == 2
+    stopped = called("stop", run.id[:3])
     assert stopped.returncode == 0
     assert "stopped" in stopped.stdout
-    assert engine("runs", "rm", "--yes", run.id).returncode == 0
+    assert called("runs", "rm", "--yes", run.id).returncode == 0
     assert not run.path.exists()
 
 
-def test_prune_keeps_the_newest(home, script):
-    ids = []
-    for _ in range(3):
-        out = called("run", "--json", "--devices", "cpu:0", "--", *script)
-        ids.append(json.loads(out.stdout.splitlines()[-1])["id"])
+def test_prune_keeps_the_newest(home):
+    ids = [odd_runs.ended(age=age).id for age in (3, 1, 2)]
     called("runs", "prune", "--keep", "1", "--yes")
-    assert [r.id for r in runs.all_runs()] == [ids[-1]]
+    assert [r.id for r in runs.all_runs()] == [ids[1]]
 
 
-def test_removing_asks_and_says_what_goes(home, monkeypatch):
+def test_removing_asks_and_says_what_goes(monkeypatch):
     one, two = odd_runs.ended(age=1), odd_runs.ended(age=2)
     for words in (["rm", one.id, two.id, one.id], ["prune", "--keep", "0"]):
         refused = called("runs", *words)
@@ -203,12 +200,12 @@ def test_removing_asks_and_says_what_goes(home, monkeypatch):
     assert called("runs", "prune", "--keep", "0").stderr == "0 B in all\n", "nothing to ask"
 
 
-def test_logs_are_harmless_in_a_terminal(home, tmp_path):
+def test_logs_are_harmless_in_a_terminal(tmp_path):
     path = tmp_path / "t.py"
     path.write_text(r"import sys; sys.stdout.buffer.write("
                     r"b'a\x1b]52;c;ZXZpbA==\x07b\x1b[2Jc\xff\nlast without newline')")
     called("run", "--devices", "cpu:0", "--", sys.executable, str(path))
-    clean = engine("logs").stdout
+    clean = called("logs").stdout
     assert "\x1b" not in clean
     assert "\x07" not in clean
     assert clean.splitlines()[-1] == "last without newline"
@@ -216,7 +213,7 @@ def test_logs_are_harmless_in_a_terminal(home, tmp_path):
     assert called("logs", "--rank", "5").returncode == 2
 
 
-def test_output_cut_short_is_no_error(home):
+def test_output_cut_short_is_no_error():
     out = subprocess.run(f"{sys.executable} -m gpu_engine describe | head -c 1", shell=True,
                          capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     assert out.stderr == ""

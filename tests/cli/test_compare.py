@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from .. import event_lines
 from ..command_line import called
 from ..conftest import slots
 
-pytestmark = pytest.mark.usefixtures("home")
 T0 = 1_790_000_000.0
 
 
@@ -55,12 +53,12 @@ def written(name: str, rate: float, losses: list[float], seconds: float, **env: 
 
 
 @pytest.fixture
-def two() -> tuple[Run, Run]:
+def two():
     return (written("slow", 0.1, [4.0, 3.0, 2.0], 60.0, torch="2.13.0", commit="a" * 40),
             written("fast", 0.25, [4.0, 1.0], 30.0, torch="2.14.0", commit="b" * 40))
 
 
-def test_a_table_of_how_they_ended_and_what_differs(two) -> None:
+def test_a_table_of_how_they_ended_and_what_differs(two):
     slow, fast = two
     out = called("compare", slow.id, fast.id)
     assert out.returncode == 0, out.stderr
@@ -81,7 +79,7 @@ def test_a_table_of_how_they_ended_and_what_differs(two) -> None:
     assert "python" not in told
 
 
-def test_for_scripts_and_for_reports(two) -> None:
+def test_for_scripts_and_for_reports(two):
     slow, fast = two
     said = json.loads(called("compare", slow.id, fast.id, "--json").stdout)
     assert said["differences"] == {"name": ["slow", "fast"], "train.steps": ["3", "2"],
@@ -97,7 +95,7 @@ def test_for_scripts_and_for_reports(two) -> None:
     assert all(line.count("|") == 4 for line in lines if line)
 
 
-def test_mistakes(two) -> None:
+def test_mistakes(two):
     slow, _ = two
     alone = called("compare", slow.id)
     assert alone.returncode == 2
@@ -107,7 +105,7 @@ def test_mistakes(two) -> None:
     assert "name each run once" in same.stderr
 
 
-def test_what_stands_in_a_run_folder_is_no_escape(home: Path) -> None:
+def test_what_stands_in_a_run_folder_is_no_escape():
     first = written("a|b", 0.1, [1.0], 1.0, torch="2\x1b[31m")
     second = written("plain", 0.1, [1.0], 1.0)
     out = called("compare", first.id, second.id, "--markdown")

@@ -1,21 +1,19 @@
 """`gpu-engine hosts` as a person types it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
-from gpu_engine.remote.reach import file
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import Host
 
 from ..command_line import called
 from .test_cli import engine
 
 
-def test_added_listed_changed_and_removed(home):
+def test_added_listed_changed_and_removed():
     out = engine("hosts", "add", "gpu1", "--ssh", "alice@10.0.0.7", "--folder", "~/p")
-    assert out.stdout == f"gpu1 added in {file.path()}: ssh alice@10.0.0.7 · in ~/p\n"
+    assert out.stdout == f"gpu1 added in {hosts.path()}: ssh alice@10.0.0.7 · in ~/p\n"
     assert "gpu-engine hosts check gpu1" in out.stderr
     out = called("hosts", "add", "gpu1", "--label", "left")
     assert "gpu1 changed" in out.stdout
@@ -23,7 +21,7 @@ def test_added_listed_changed_and_removed(home):
     listed = json.loads(called("hosts", "--json").stdout)
     assert listed["hosts"][0]["ssh"] == "alice@10.0.0.7"
     assert called("hosts", "remove", "gpu1").returncode == 0
-    assert file.read() == {}
+    assert hosts.read() == {}
     assert "no hosts yet" in called("hosts").stderr
 
 
@@ -35,10 +33,10 @@ def test_added_listed_changed_and_removed(home):
     (["remove", "gpu"], "has no host 'gpu'; did you mean gpu1"),
     (["remove", "gpu1", "x"], "has no host 'x'"),
 ])
-def test_a_mistake_is_2_and_changes_nothing(home, args, says):
-    file.add(Host("gpu1"))
+def test_a_mistake_is_2_and_changes_nothing(args, says):
+    hosts.add(Host("gpu1"))
     out = called("hosts", *args)
     assert (out.returncode, out.stdout) == (2, "")
     assert says in out.stderr
     assert "Traceback" not in out.stderr
-    assert file.read() == {"gpu1": Host("gpu1")}
+    assert hosts.read() == {"gpu1": Host("gpu1")}

@@ -86,7 +86,7 @@ def test_what_cannot_be_seen_is_written_as_in_toml():
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_what_an_encoding_lacks_is_a_question_mark(home, encoding):
+def test_what_an_encoding_lacks_is_a_question_mark(encoding):
     done = subprocess.run([sys.executable, "-m", "gpu_engine", "plan", "default", "--devices",
                            "cpu:0"], capture_output=True, timeout=600, check=True,
                           env=os.environ | {"PYTHONIOENCODING": encoding})

@@ -1,18 +1,12 @@
 """`gpu-engine presets`: what it lists."""
 
-from __future__ import annotations
-
 import json
 import os
-
-import pytest
 
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_it_says_what_ones_own_are_for_and_how_they_differ_from_those_that_they_hide():

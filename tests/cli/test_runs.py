@@ -16,8 +16,6 @@ from ..command_line import called
 from ..event_lines import line
 from ..plans import plan
 
-pytestmark = pytest.mark.usefixtures("home")
-
 
 def run(age: float, *losses: float, accuracy: float | None = None) -> str:
     """The id of a run that ended `age` seconds ago with these losses."""
@@ -33,7 +31,7 @@ def run(age: float, *losses: float, accuracy: float | None = None) -> str:
 
 
 @pytest.fixture
-def three() -> dict[str, str]:
+def three():
     """Three runs, the newest first: one that has recorded nothing, a good one, a bad one."""
     return {"bad": run(30, 5.0, 4.0, 3.0, accuracy=0.3), "good": run(20, 2.0, 1.0, accuracy=0.9),
             "none": run(10)}

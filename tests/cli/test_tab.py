@@ -17,7 +17,7 @@ BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
-def made(home: Path) -> Path:
+def made(home):
     """Three runs, the oldest first: 0ab1 trains, 77aa and 77bb have ended."""
     for age, (name, state) in enumerate((("0ab1", "running"), ("77aa", "failed"),
                                          ("77bb", "completed"))):
@@ -31,7 +31,7 @@ def made(home: Path) -> Path:
     return home
 
 
-def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "zsh") -> list[str]:
+def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell="zsh") -> list[str]:
     """The lines that a shell's script gets for `line`."""
     words = line.split(" ")
     for name, value in {"_GPU_ENGINE_COMPLETE": f"{shell}_complete", "COMP_WORDS": line,
@@ -55,18 +55,18 @@ def answers(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "zsh") -> l
     ("run --grid train.lr_", "train.lr_scale= train.lr_reference_batch="),
     ("run -- python m", "file m"), ("run 'm", "mine multinode"),
 ])
-def test_what_is_offered(made: Path, monkeypatch: pytest.MonkeyPatch, line: str, wanted: str):
+def test_what_is_offered(made, monkeypatch, line, wanted):
     told = answers(f"gpu-engine {line}", monkeypatch)
     kinds, found, _ = told[::3], told[1::3], told[2::3]
     assert " ".join([*(kind for kind in kinds if kind == "file"), *(
         word.replace("\\:", ":") for word in found)]) == wanted
 
 
-def test_zsh_and_fish_are_told_what_a_run_is(made: Path, monkeypatch: pytest.MonkeyPatch):
+def test_zsh_and_fish_are_told_what_a_run_is(made, monkeypatch):
     assert answers("gpu-engine show 0", monkeypatch) == ["plain", "0ab1", "running ddp"]
 
 
-def test_no_error_is_shown_while_somebody_types(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_error_is_shown_while_somebody_types(home, monkeypatch):
     home.mkdir()
     (home / "hosts.toml").write_text("[")
     before = sorted(home.rglob("*"))
@@ -76,7 +76,7 @@ def test_no_error_is_shown_while_somebody_types(home: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("line", ["gpu-engine stop 0", "gpu-engine run --set devices.i"])
-def test_nothing_slow_is_imported(made: Path, line: str):
+def test_nothing_slow_is_imported(made, line):
     out = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gpu_engine"], capture_output=True, text=True,
         timeout=patience(), env=os.environ | {

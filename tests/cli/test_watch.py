@@ -19,11 +19,11 @@ REASON = "gpu2 has not been reached since 12:00:00: no answer\x1b[2J"
 class Told:
     """A run that tells these states, one a poll."""
 
-    def __init__(self, *states: State) -> None:
+    def __init__(self, *states: State):
         self.state, *self._next = states
         self.progress = RunView().progress
 
-    def poll(self) -> None:
+    def poll(self):
         if self._next:
             self.state = self._next.pop(0)
 
@@ -42,7 +42,7 @@ def test_why_a_live_run_can_not_be_followed_is_said_once(capsys):
     assert capsys.readouterr().err == "gpu2 has not been reached since 12:00:00: no answer\n"
 
 
-def test_json_has_every_event_however_many_came_since_the_last_look(home, capsys):
+def test_json_has_every_event_however_many_came_since_the_last_look(capsys):
     with Written() as it:
         event_lines.append(it.run.events(0), *(
             event_lines.line("warning", {"message": f"{n} " + "x" * 4000}) for n in range(600)))

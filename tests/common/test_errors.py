@@ -1,7 +1,5 @@
 """How errors are put into words."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_engine.common.errors import Problem, SpecError, UserError, with_type

@@ -17,7 +17,7 @@ import pytest
 from gpu_engine.common import files
 
 
-def test_the_content_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_the_content_is_replaced_and_nothing_else_is_left(tmp_path):
     path = tmp_path / "state.json"
     files.write_json(path, {"a": [1, None, "é"]})
     files.write_json(path, {"b": 2})
@@ -26,14 +26,14 @@ def test_the_content_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_reader_never_sees_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_never_sees_half_of_it(tmp_path, monkeypatch):
     """Whoever opened the old file goes on reading it; the name leads to the old or the new."""
     path = tmp_path / "x"
     files.write_atomic(path, "old")
     seen: list[str] = []
     sync = os.fsync
 
-    def looked(fd: int) -> None:
+    def looked(fd: int):
         seen.append(path.read_text())
         sync(fd)
 
@@ -44,11 +44,11 @@ def test_a_reader_never_sees_half_of_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert (seen, path.read_text()) == (["old"], "new")
 
 
-def test_what_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "x"
     files.write_atomic(path, "old")
 
-    def full(fd: int) -> None:
+    def full(fd: int):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
@@ -60,7 +60,7 @@ def test_what_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_only_what_is_to_be_settled_waits_for_the_disk(tmp_path, monkeypatch) -> None:
+def test_only_what_is_to_be_settled_waits_for_the_disk(tmp_path, monkeypatch):
     """The content is replaced in one step in either case."""
     path, waited = tmp_path / "x", []
     monkeypatch.setattr(os, "fsync", waited.append)
@@ -74,7 +74,7 @@ def test_only_what_is_to_be_settled_waits_for_the_disk(tmp_path, monkeypatch) ->
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_link_stays_a_link(tmp_path):
     path, target = tmp_path / "x", tmp_path / "there" / "y"
     target.parent.mkdir()
     target.write_text("old")
@@ -84,7 +84,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
-def test_overwriting_takes_no_new_room(tmp_path: Path) -> None:
+def test_overwriting_takes_no_new_room(tmp_path):
     path = tmp_path / "x"
     files.write_atomic(path, "a" * 4096)  # synced, so that it has its blocks
     files.overwrite_inside(tmp_path, "x", "short")
@@ -94,7 +94,7 @@ def test_overwriting_takes_no_new_room(tmp_path: Path) -> None:
     assert path.read_text() == "short"
 
 
-def test_what_a_program_left_that_was_killed_is_removed(tmp_path: Path) -> None:
+def test_what_a_program_left_that_was_killed_is_removed(tmp_path):
     kept = [tmp_path / "x.json", tmp_path / ".hidden", tmp_path / "step-1"]
     kept[0].touch()
     kept[1].touch()
@@ -116,11 +116,11 @@ def test_what_a_program_left_that_was_killed_is_removed(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
-def test_what_a_living_program_is_writing_stays(tmp_path: Path, monkeypatch) -> None:
+def test_what_a_living_program_is_writing_stays(tmp_path, monkeypatch):
     """The supervisor tidies up while the program that has started it still writes there."""
     path, replace = tmp_path / "x.json", os.replace
 
-    def tidied(temporary: str, target: str, **folders) -> None:
+    def tidied(temporary: str, target: str, **folders):
         files.remove_temporary(tmp_path)
         replace(temporary, target, **folders)
 
@@ -142,7 +142,7 @@ def why_not(path: Path) -> str | None:
     return None
 
 
-def test_what_is_no_file_is_refused_by_its_kind(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_by_its_kind(tmp_path):
     fifo, folder, sock = tmp_path / "fifo", tmp_path / "folder", tmp_path / "sock"
     os.mkfifo(fifo)
     folder.mkdir()
@@ -160,7 +160,7 @@ def test_what_is_no_file_is_refused_by_its_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 100_000])
-def test_what_is_no_json_is_none(tmp_path: Path, text: bytes) -> None:
+def test_what_is_no_json_is_none(tmp_path, text):
     (tmp_path / "x").write_bytes(text)
     assert files.read_json(tmp_path / "x") is None
 
@@ -169,7 +169,7 @@ def test_what_is_no_json_is_none(tmp_path: Path, text: bytes) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """A folder with one file in it, and one in a folder in it; beside it a secret."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "00000.log").write_text("secret")
@@ -183,7 +183,7 @@ WAYS = {"appending": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "writing": os.O_RDW
         "reading": os.O_RDONLY}
 
 
-def test_what_is_inside_is_read_and_written(run: Path) -> None:
+def test_what_is_inside_is_read_and_written(run):
     assert files.json_inside(run, "state.json") == {"a": 1}
     assert files.read_inside(run, "ranks/00000.log") == b"said"
     for name in ("state.json", "ranks/new.json"):
@@ -203,7 +203,7 @@ def test_what_is_inside_is_read_and_written(run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../outside/00000.log", "/etc/passwd", "ranks//x", "", ".",
                                   "ranks/../../x"])
-def test_a_name_leads_nowhere_else(run: Path, name: str) -> None:
+def test_a_name_leads_nowhere_else(run, name):
     with pytest.raises(ValueError, match="no name inside"):
         files.open_inside(run, name)
     with pytest.raises(ValueError, match="no name inside"):
@@ -212,7 +212,7 @@ def test_a_name_leads_nowhere_else(run: Path, name: str) -> None:
 
 @pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("there", [True, False], ids=["there", "dangling"])
-def test_no_link_is_followed(run: Path, flags: int, there: bool) -> None:
+def test_no_link_is_followed(run, flags, there):
     """Neither in place of the file nor of the folder in which it is."""
     target = run.parent / "outside" / "00000.log"
     if not there:
@@ -227,7 +227,7 @@ def test_no_link_is_followed(run: Path, flags: int, there: bool) -> None:
     assert (target.read_text() == "secret") if there else not target.exists()
 
 
-def test_a_link_is_replaced_by_what_is_written(run: Path) -> None:
+def test_a_link_is_replaced_by_what_is_written(run):
     """And its target stays as it is. In a folder that is a link nothing is written."""
     target = run.parent / "outside" / "00000.log"
     (run / "notes.json").symlink_to(target)
@@ -242,7 +242,7 @@ def test_a_link_is_replaced_by_what_is_written(run: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
-def test_only_a_file_is_opened_and_nothing_is_waited_for(run: Path, flags: int) -> None:
+def test_only_a_file_is_opened_and_nothing_is_waited_for(run, flags):
     os.mkfifo(run / "fifo")
     (run / "folder").mkdir()
     before = _next_descriptor()
@@ -257,12 +257,12 @@ def test_only_a_file_is_opened_and_nothing_is_waited_for(run: Path, flags: int) 
 
 
 @pytest.mark.parametrize("flags", WAYS.values(), ids=WAYS)
-def test_no_device_is_opened(flags: int) -> None:
+def test_no_device_is_opened(flags):
     with pytest.raises(OSError, match="it is a device"):
         files.open_inside(Path("/dev"), "null", flags)
 
 
-def test_another_users_file_is_read_only(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_file_is_read_only(run, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(OSError, match="belongs to another user"):
         files.open_inside(run, "ranks/00000.log", os.O_WRONLY)
@@ -276,7 +276,7 @@ def _next_descriptor() -> int:
     return fd
 
 
-def test_a_file_with_two_names_is_read_only(run: Path) -> None:
+def test_a_file_with_two_names_is_read_only(run):
     target = run.parent / "outside" / "00000.log"
     os.link(target, run / "hard")
     assert files.read_inside(run, "hard") == b"secret"
@@ -288,7 +288,7 @@ def test_a_file_with_two_names_is_read_only(run: Path) -> None:
     assert (target.read_text(), (run / "hard").read_text()) == ("secret", "mine")
 
 
-def test_no_more_is_read_than_a_file_of_ours_can_have(run: Path) -> None:
+def test_no_more_is_read_than_a_file_of_ours_can_have(run):
     with (run / "huge").open("wb") as file:
         file.truncate(600 << 20)
     tracemalloc.start()
@@ -305,7 +305,7 @@ def test_no_more_is_read_than_a_file_of_ours_can_have(run: Path) -> None:
         files.read_inside(run, "ranks/00000.log", 3)
 
 
-def test_a_lock_that_is_a_link_is_held_by_nobody(run: Path) -> None:
+def test_a_lock_that_is_a_link_is_held_by_nobody(run):
     (run / "lock").symlink_to(run.parent / "outside" / "00000.log")
     with (run.parent / "outside" / "00000.log").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -313,7 +313,7 @@ def test_a_lock_that_is_a_link_is_held_by_nobody(run: Path) -> None:
         assert files.locked(run.parent / "outside" / "00000.log") is True
 
 
-def test_who_only_looks_keeps_nobody_from_a_lock(run: Path, monkeypatch) -> None:
+def test_who_only_looks_keeps_nobody_from_a_lock(run, monkeypatch):
     (run / "lock").touch()
     with (run / "lock").open() as looking, (run / "lock").open("r+") as file:
         fcntl.flock(looking, fcntl.LOCK_SH)

@@ -1,11 +1,8 @@
 """A file that stays ours in a process that does what it likes with descriptors."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import resource
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +12,13 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 @pytest.fixture
-def kept(tmp_path: Path):
+def kept(tmp_path):
     file = KeptFile(tmp_path, "events", APPEND)
     yield file
     file.close()
 
 
-def test_its_number_is_none_that_a_program_gets_by_itself(tmp_path: Path) -> None:
+def test_its_number_is_none_that_a_program_gets_by_itself(tmp_path):
     before = os.dup(0)
     os.close(before)
     kept = KeptFile(tmp_path, "events", APPEND)
@@ -32,7 +29,7 @@ def test_its_number_is_none_that_a_program_gets_by_itself(tmp_path: Path) -> Non
     kept.close()
 
 
-def test_where_few_files_may_be_open_it_is_still_no_standard_one(tmp_path: Path) -> None:
+def test_where_few_files_may_be_open_it_is_still_no_standard_one(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     standard = os.dup(0)
@@ -47,8 +44,7 @@ def test_where_few_files_may_be_open_it_is_still_no_standard_one(tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_number_that_has_become_the_programs_is_left_alone(tmp_path: Path, kept: KeptFile
-                                                             ) -> None:
+def test_a_number_that_has_become_the_programs_is_left_alone(tmp_path, kept):
     number = kept.descriptor()
     with (tmp_path / "own").open("wb", buffering=0) as own:
         os.dup2(own.fileno(), number)
@@ -62,8 +58,7 @@ def test_a_number_that_has_become_the_programs_is_left_alone(tmp_path: Path, kep
     assert (tmp_path / "events").read_text() == "ours\n"
 
 
-def test_the_same_file_open_for_reading_is_not_the_one_to_write_to(tmp_path: Path, kept: KeptFile
-                                                                   ) -> None:
+def test_the_same_file_open_for_reading_is_not_the_one_to_write_to(tmp_path, kept):
     """As a rank's events file is for its lock, which may be the first to be opened again."""
     lock = KeptFile(tmp_path, "events")
     number = kept.descriptor()
@@ -76,7 +71,7 @@ def test_the_same_file_open_for_reading_is_not_the_one_to_write_to(tmp_path: Pat
     lock.close()
 
 
-def test_it_is_closed_once_and_never_for_the_program(tmp_path: Path, kept: KeptFile) -> None:
+def test_it_is_closed_once_and_never_for_the_program(tmp_path, kept):
     number = kept.descriptor()
     with (tmp_path / "own").open("wb") as own:
         os.dup2(own.fileno(), number)

@@ -1,7 +1,5 @@
 """Secrets in a run's environment: in its files, and in nothing that is shown."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

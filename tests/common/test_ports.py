@@ -1,7 +1,5 @@
 """Ports of this machine: a listener is seen, whatever address it listens on."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -11,7 +9,7 @@ from gpu_engine.common.ports import free_port, port_taken
 
 @pytest.mark.parametrize(("family", "address"), [
     (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, ""), (socket.AF_INET6, "::1")])
-def test_a_port_that_somebody_listens_on_is_taken(family, address) -> None:
+def test_a_port_that_somebody_listens_on_is_taken(family, address):
     with socket.socket(family, socket.SOCK_STREAM) as there:
         there.bind((address, 0))
         there.listen(1)
@@ -23,7 +21,7 @@ def test_a_port_that_somebody_listens_on_is_taken(family, address) -> None:
     assert port_taken(other) is None
 
 
-def test_a_connection_that_is_over_does_not_take_its_port() -> None:
+def test_a_connection_that_is_over_does_not_take_its_port():
     """A run that follows another at once meets at the same port."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as server:

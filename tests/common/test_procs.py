@@ -1,7 +1,5 @@
 """What /proc tells of a process, beside psutil and what this process knows of itself."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
@@ -75,7 +73,7 @@ def test_command_line_and_environment():
     ("raise SystemExit(3)", "exited with 3"),
     ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
     ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 2)", "killed by signal 36")])
-def test_how_a_process_ended(code: str, said: str) -> None:
+def test_how_a_process_ended(code, said):
     status = subprocess.run([sys.executable, "-S", "-c", code], check=False).returncode
     assert procs.describe_exit(status) == said
 

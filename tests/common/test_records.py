@@ -33,12 +33,12 @@ wholes = st.builds(Whole, parts, st.none() | st.integers(), st.lists(parts, max_
 
 
 @given(wholes)
-def test_what_was_written_comes_back(whole: Whole) -> None:
+def test_what_was_written_comes_back(whole):
     assert read_record(Whole, json.loads(json.dumps(asdict(whole)))) == whole
     assert read_record(Whole, whole) is whole
 
 
-def test_what_is_missing_or_wrong_has_its_default() -> None:
+def test_what_is_missing_or_wrong_has_its_default():
     first = {"name": "a", "colour": "red"}  # a newer version may have written more
     assert read_record(Whole, {"first": first}) == Whole(Part("a"))
     assert read_record(Whole, {"first": {"name": "a", "size": "large"}, "count": [1], "words": "no",
@@ -46,7 +46,7 @@ def test_what_is_missing_or_wrong_has_its_default() -> None:
     assert read_record(Whole, {"first": first, "parts": [{"size": 1}]}).parts == ()
 
 
-def test_none_is_a_value_where_it_may_be() -> None:
+def test_none_is_a_value_where_it_may_be():
     @dataclass
     class Needed:
         part: Part | None
@@ -59,6 +59,6 @@ def test_none_is_a_value_where_it_may_be() -> None:
 @pytest.mark.parametrize(("data", "said"), [
     ({}, "Whole has no first"), ({"first": {}}, "Part has no name"), ([], "a table of Whole"),
     (None, "a table of Whole"), ({"first": {"name": 3}}, "expected")])
-def test_what_has_no_default_must_be_there(data: object, said: str) -> None:
+def test_what_has_no_default_must_be_there(data, said):
     with pytest.raises(ValueError, match=said):
         read_record(Whole, data)

@@ -1,7 +1,5 @@
 """Figures as people read them, worked out by hand; what is not known is never a zero."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -32,21 +30,21 @@ FIGURES = [units.gib, units.size, units.rate, units.clock, units.ago, units.shar
     (units.loss(1234.56), "1,234.6"), (units.loss(-2e6), "-2.0e+06"), (units.loss(0.0), "0"),
     (units.loss(math.nan), "NaN"), (units.loss(math.inf), "inf"), (units.loss(-math.inf), "-inf"),
     (units.count(1240), "1,240"), (units.count(0), "0")])
-def test_a_figure_in_words(said: str, expected: str) -> None:
+def test_a_figure_in_words(said, expected):
     assert said == expected
 
 
 @pytest.mark.parametrize("words", FIGURES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, 10**400])
-def test_what_is_not_known_is_a_dash(words, value) -> None:
+def test_what_is_not_known_is_a_dash(words, value):
     assert words(value) == "–"
 
 
-def test_no_loss_and_no_count_are_dashes() -> None:
+def test_no_loss_and_no_count_are_dashes():
     assert (units.loss(None), units.count(None)) == ("–", "–")
 
 
-def test_steps_stand_in_where_examples_are_not_known() -> None:
+def test_steps_stand_in_where_examples_are_not_known():
     assert units.pace(12_400, 3) == "12.4k examples/s"
     assert units.pace_cell(12_400, 3) == "12.4k"
     assert units.pace_cell(None, 21.3) == "21.3 steps/s"
@@ -56,7 +54,7 @@ def test_steps_stand_in_where_examples_are_not_known() -> None:
 
 
 @given(st.floats(0, 1e11))
-def test_a_rate_keeps_two_digits_and_stays_short(value: float) -> None:
+def test_a_rate_keeps_two_digits_and_stays_short(value):
     """At most half of the last digit that is shown is lost, and the column's width is bounded."""
     said = units.rate(value).removesuffix("/s")
     assert len(said) <= 5

@@ -1,7 +1,5 @@
 """Parameters of any type: typed as they are shown, checked before the launch, built by the rank."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

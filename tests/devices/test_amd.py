@@ -60,7 +60,7 @@ def test_one_card(here):
     (sample,) = looks(backend)
     assert replace(sample, taken=None) == Sample(
         device, utilization=0.37, memory_used=3 * GIB, memory_total=24 * GIB, temperature=38.0,
-        power=23.0, power_limit=327.0, processes=())
+        power=23.0, processes=())
 
 
 def test_eight_of_a_server(here):
@@ -74,32 +74,24 @@ def test_eight_of_a_server(here):
     assert {d.name for d in devices} == {"AMD Instinct MI300X OAM"}
     sample = looks(backend)[7]
     # No edge temperature and no average power on these.
-    assert (sample.temperature, sample.power, sample.power_limit) == (41.0, 140.0, 750.0)
+    assert (sample.temperature, sample.power) == (41.0, 140.0)
 
 
 def test_a_divided_card_beside_a_whole_one(here):
-    """Partitions are not offered, and why is said; the whole card keeps ROCm's number."""
+    """Partitions are not offered; the whole card keeps ROCm's number."""
     _, backend = here(instinct(0, parts=8), instinct(1))
-    inventory = offered(backend)
-    (device,) = inventory.devices
+    (device,) = offered(backend).devices
     assert (device.id, device.uuid) == ("8", "GPU-2251000000000001")
-    assert inventory.problem.startswith("8 partitions of AMD cards are not offered")
 
 
 def test_a_desktop_with_a_gpu_in_its_processor(here):
-    """ROCm counts it, so it is listed; it has no number, and its memory is the machine's."""
-    tree, backend = here(radeon(), integrated())
+    """ROCm counts it, so it is listed; it has no number."""
+    _, backend = here(radeon(), integrated())
     first, second = offered(backend).devices
     assert (second.name, second.uuid) == ("AMD GPU gfx1036", "PCI-0000:10:00.0")
-    assert second.memory_total is None
     assert backend.environment([second, first]) == {
         "ROCR_VISIBLE_DEVICES": "1,GPU-d1f34b5a0c2e7788"}
-    (_, sample) = looks(backend)
-    assert (sample.memory_is_hosts, sample.memory_used, sample.memory_total) == (True, None, None)
-    assert availability.judge([sample] * 3).free
-    assert (sample.temperature, sample.power) == (35.0, 12.0)
-    tree.of(1, "mem_info_vram_total", 96 * GIB)  # the firmware gave it most of the memory
-    assert offered(backend).devices[1].memory_total == 96 * GIB
+    assert looks(backend)[1].temperature == 35.0
 
 
 # --- what is missing, refused, damaged ----------------------------------------------------------
@@ -116,7 +108,6 @@ def test_what_a_container_was_not_given(here):
         (tree.root / f"dev/dri/renderD{minor}").unlink()
     inventory = offered(backend)
     assert inventory.devices == ()
-    assert "that can't be used from here: 4" in inventory.problem
     assert "--device=/dev/kfd" in inventory.problem
 
 
@@ -148,8 +139,7 @@ def test_every_file_may_be_missing_refused_or_garbage(here):
                 path.write_text(content, encoding="latin-1")
         (sample,) = looks(backend)
         values = {name: getattr(sample, name) for name in (
-            "utilization", "memory_used", "memory_total", "temperature", "power", "power_limit",
-            "problem")}
+            "utilization", "memory_used", "memory_total", "temperature", "power", "problem")}
         assert values == dict.fromkeys(values), content
     tree.make()
     (reader,) = backend.open(offered(backend).devices)
@@ -168,7 +158,7 @@ def test_a_sleeping_card_is_not_woken(here):
     tree, backend = here(radeon(), instinct(1))
     devices = offered(backend).devices
     readers = backend.open(devices)
-    assert [r.read()[0].notes for r in readers] == [(), ()]
+    assert [r.read()[0].temperature for r in readers] == [38.0, 41.0]
     tree.of(0, "power/runtime_status", "suspended")
     tree.process(os.getpid(), {1: GIB})
     tree.was_read()
@@ -177,14 +167,13 @@ def test_a_sleeping_card_is_not_woken(here):
     # The driver counts its memory itself (ttm_resource_manager_usage), and asks no hardware for it.
     assert [Path(name).name for name in read] == [
         "mem_info_vram_total", "mem_info_vram_used", "runtime_status"]
-    assert sleeping.notes == ("it sleeps, and the first process that uses it wakes it",)
     assert (sleeping.problem, sleeping.utilization, sleeping.processes) == (None, 0.0, ())
     assert (sleeping.power, sleeping.temperature, sleeping.memory_used) == (None, None, 20 << 20)
     assert availability.judge([sleeping] * 3).free
     assert [p.memory for p in looks(backend)[1].processes] == [GIB]
     tree.of(0, "power/runtime_status", "active")
     (awake,) = readers[0].read()
-    assert (awake.notes, awake.temperature) == ((), 38.0)
+    assert awake.temperature == 38.0
 
 
 # --- processes ----------------------------------------------------------------------------------

@@ -71,7 +71,6 @@ def test_the_machines_figures(tmp_path):
     assert found.memory_total <= psutil.virtual_memory().total
     assert 0 < found.memory_used < found.memory_total
     assert found.disk_free == pytest.approx(psutil.disk_usage(str(tmp_path)).free, rel=0.05)
-    assert found.net_sent is None or found.net_sent >= 0
     assert host.HostReader(None).read().disk_free is None
 
 
@@ -94,7 +93,7 @@ def group(folder, **files):
 
 
 def test_a_containers_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root, _: [root / "a" / "b", root / "a"])
+    monkeypatch.setattr(host, "_cgroup_folders", lambda root: [root / "a" / "b", root / "a"])
     group(tmp_path / "a" / "b", memory__max="max\n", memory__current="300\n")
     group(
         tmp_path / "a",
@@ -107,34 +106,19 @@ def test_a_containers_memory(tmp_path, monkeypatch):
     assert host.cgroup_memory(tmp_path) == (500, 300)
 
 
-def test_a_containers_memory_of_the_first_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root, _: [root])
-    group(tmp_path, memory__limit_in_bytes="9223372036854771712\n")
-    assert host.cgroup_memory(tmp_path) == (None, None)
-    group(
-        tmp_path,
-        memory__limit_in_bytes="1000\n",
-        memory__usage_in_bytes="700\n",
-        memory__stat="inactive_file 1\ntotal_inactive_file 200\n",
-    )
-    assert host.cgroup_memory(tmp_path) == (1000, 500)
-
-
 def test_a_containers_cpu_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root, _: [root, root / "v1"])
+    monkeypatch.setattr(host, "_cgroup_folders", lambda root: [root, root / "above"])
     assert host.cgroup_cpus(tmp_path) is None
     group(tmp_path, cpu__max="max 100000\n")
     assert host.cgroup_cpus(tmp_path) is None
     group(tmp_path, cpu__max="250000 100000\n")
     assert host.cgroup_cpus(tmp_path) == 2.5
-    group(tmp_path / "v1", cpu__cfs_quota_us="150000\n", cpu__cfs_period_us="100000\n")
+    group(tmp_path / "above", cpu__max="150000 100000\n")
     assert host.cgroup_cpus(tmp_path) == 1.5
-    group(tmp_path / "v1", cpu__cfs_quota_us="-1\n")
-    assert host.cgroup_cpus(tmp_path) == 2.5
 
 
 def test_who_a_process_is():
-    owners = Owners("/dev/nvidia")
+    owners = Owners()
     assert owners.find(os.getpid()).cpu is None
     began, spent = time.monotonic(), time.process_time()
     while time.process_time() - spent < 0.3:  # however long that takes on a busy machine
@@ -157,7 +141,7 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
         (tmp_path / "7" / "cmdline").write_bytes(name.encode() + b"\0--lr\0001\0")
 
     now = [0.0]
-    owners = Owners("/dev/nvidia", tmp_path, clock=lambda: now[0])
+    owners = Owners(tmp_path, clock=lambda: now[0])
     process("one", 100, 500)
     assert owners.find(7).command == "one --lr 1"
     now[0] = 2.0
@@ -168,15 +152,3 @@ def test_a_pid_that_is_used_again_is_somebody_else(tmp_path):
     now[0] = 4.0
     process("two ) x", 900, os.sysconf("SC_CLK_TCK"))
     assert owners.find(7).cpu == 0.5
-
-
-def test_in_a_container_a_number_alone_proves_nothing(monkeypatch, tmp_path):
-    """The driver names the machine's pids; ours of the same number is another process."""
-    monkeypatch.setattr(host, "_FIRST_PID_NAMESPACE", -1)
-    device = tmp_path / "device0"
-    device.touch()
-    owners = Owners(str(tmp_path / "device"))
-    assert owners.find(os.getpid()) is None
-    with device.open():
-        assert owners.find(os.getpid()) is not None, "it holds a device file"
-    assert Owners("/dev/of-no-vendor").find(os.getpid()) is not None

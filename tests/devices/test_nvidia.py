@@ -9,13 +9,11 @@ import time
 
 import pytest
 
-from gpu_engine.devices import sampler
 from gpu_engine.devices.availability import judge
 from gpu_engine.devices.backends import nvml
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Sample
 
-from ..conftest import wait_for
 from .machines import take_once
 
 
@@ -54,7 +52,6 @@ def test_everything_in_its_unit(as_this_machine):
     assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.health) == (3, 0, ())
     assert (sample.persistence, sample.compute_mode) == (True, "default")
     assert (sample.pcie_generation, sample.pcie_width) == (4, 16)
-    assert (sample.pcie_sent, sample.pcie_received) == (None, None)
     assert sample.processes == ()
     assert abs(sample.taken - time.time()) < 5
 
@@ -213,21 +210,3 @@ def test_a_slice_has_its_own_memory_and_processes(as_this_machine):
     assert [p.pid for p in first.processes] == [os.getpid()]
     assert (second.memory_used, second.processes) == (4718592, ())
     assert (first.utilization, first.power, first.temperature) == (None, None, 70)
-
-
-def test_bus_rates_only_when_asked_for(as_this_machine):
-    """Each question takes the driver 20 ms: only of the GPU that a person looks at."""
-    machine = as_this_machine("count 2", "gpu * pcie_tx 5000")
-    with sampler.Sampler(discover(), interval=0.05) as running:
-        running.watch_bus("1")
-
-        def rates():
-            return [(s.pcie_sent, s.pcie_received) for s in running.latest.samples]
-
-        wait_for(lambda: running.latest and rates()[1] == (5_000_000.0, 2_000_000.0))
-        assert rates()[0] == (None, None)
-        running.watch_bus()
-        wait_for(lambda: rates()[1] == (None, None))
-        calls = machine.calls()["nvmlDeviceGetPcieThroughput"]
-    take_once(discover())
-    assert machine.calls()["nvmlDeviceGetPcieThroughput"] == calls

@@ -1,7 +1,5 @@
 """The rate of steps over the last half minute, or of the last two where steps are slower."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +10,7 @@ times = st.lists(st.tuples(st.floats(0, 90), st.integers(0, 10**6)), max_size=30
 
 
 @given(times)
-def test_the_rate_is_that_of_the_last_half_minute(found: list[tuple[float, int]]) -> None:
+def test_the_rate_is_that_of_the_last_half_minute(found):
     view = RankView(0, step_times=found)
     recent = [(t, step) for t, step in found if t >= found[-1][0] - 30]
     recent = found[-2:] if len(recent) < 2 else recent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -20,11 +19,11 @@ from ..event_lines import from_dict
 from . import kinds
 
 
-def event(kind: str, at: float = 1.0, **fields: object) -> schema.Event:
+def event(kind: str, at=1.0, **fields: object) -> schema.Event:
     return from_dict({"t": at, "kind": kind} | fields)
 
 
-def folded(*events: schema.Event, rank: int = 0) -> RunView:
+def folded(*events: schema.Event, rank=0) -> RunView:
     run = RunView()
     for one in events:
         run.fold(rank, one)
@@ -203,42 +202,3 @@ def test_the_last_checkpoint_and_the_last_evaluations():
         run.fold(0, event("eval", step=step, accuracy=step / 30, odd=None))
     assert len(run.evaluations) == 20
     assert run.evaluations[-1] == (29, {"accuracy": 29 / 30})
-
-
-def test_an_older_program_leaves_out_what_it_does_not_know(tmp_path):
-    (tmp_path / "e").write_bytes(b'{"t": 1.0, "kind": "news", "of": 2}\n'
-                                 + encode(schema.Warning("x")))
-    tail = Tail(tmp_path / "e")
-    assert [e.kind for e in tail.read()] == ["warning"]
-    assert tail.skipped == 0
-
-
-def test_an_event_stays_as_it_is():
-    from dataclasses import FrozenInstanceError
-
-    with pytest.raises(FrozenInstanceError):
-        event("step", step=1).step = 2
-    assert replace(schema.End("stopped", 1, 2.0), outcome=None).outcome is None
-
-
-def test_many_steps_at_once_are_the_same_as_one_by_one() -> None:
-    """Whatever is known of them, and whichever of their losses is not finite."""
-    draw = random.Random(1)
-
-    def step(at: int) -> schema.Step:
-        other = {1: schema.Other("b", at, 1, loss=draw.choice((None, 2.0)))}
-        return schema.Step(at, 0.1, draw.choice((None, 0)), n=draw.choice((0, 1, 1, 1)),
-                           loss=draw.choice((None, 1.0, float("nan"))),
-                           losses=draw.choice(((), (1.0,), (float("inf"),))),
-                           grad_norm=draw.choice((None, 0.5)),
-                           others=draw.choice((None, other)))
-
-    for _ in range(200):
-        one, many = RunView(), RunView()
-        steps = [step(at) for at in range(draw.randrange(1, 6))]
-        for event in steps:
-            one.fold(0, event)
-        many.fold_alike(0, steps)
-        for each in (one, many):
-            each.ranks[0].metrics = dict(sorted(each.ranks[0].metrics.items()))
-        assert repr(many) == repr(one)

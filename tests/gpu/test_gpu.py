@@ -22,7 +22,6 @@ from gpu_engine.devices.discover import discover
 from gpu_engine.runs import folder as runs
 
 from .. import event_lines
-from ..conftest import wait_for
 from ..devices.machines import take_once
 from ..observe.kit import observe
 
@@ -215,14 +214,6 @@ def test_a_process_on_the_gpu_keeps_a_run_away(home, gpu):
         other.wait()
         other.stdout.close()
     train(f"devices.ids={gpu.devices[0].id}", "devices.share=false", "train.steps=5")
-
-
-def test_bus_rates_of_the_gpu_that_is_looked_at(gpu):
-    with sampler.Sampler(gpu, interval=0.2) as running:
-        running.watch_bus(gpu.devices[0].id)
-        wait_for(lambda: running.latest and running.latest.samples[0].pcie_sent is not None)
-        assert running.latest.samples[0].pcie_received >= 0
-        assert running.latest.samples[0].throttle is not None
 
 
 def test_losses_of_a_script_are_seen_without_waiting_for_the_gpu(home):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters import ask, candidates, choose
+from gpu_engine.interpreters import ask, choose
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.launching import launcher
 from gpu_engine.launching.launcher import prepare
@@ -73,7 +73,7 @@ def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
         want = next((top / s for s, k in zip(SLOTS, kinds, strict=True) if k == "with"), None)
         if want is not None:
             assert chosen.python is not None
-            assert candidates.environment_of(chosen.python) == want
+            assert choose.environment_of(chosen.python) == want
             assert chosen.problem is None
         elif own:
             assert chosen.python == sys.executable
@@ -195,7 +195,7 @@ def test_an_environment_of_another_user_is_not_started(tmp_path: Path, monkeypat
     folder = tmp_path / "mine"
     folder.mkdir()
     environ = {"PATH": ""}
-    assert candidates.environment_of(choose.of_ranks(None, folder, environ).python or "") \
+    assert choose.environment_of(choose.of_ranks(None, folder, environ).python or "") \
         == tmp_path / ".venv"
     if os.geteuid() == 0:
         os.chown(tmp_path / ".venv", 12345, 12345)

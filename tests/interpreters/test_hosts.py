@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.interpreters.ask import Build
-from gpu_engine.remote.reach.checkup import meet
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.run.survey import meet
 
 from .environments import environment, torch_in
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.code.snapshot import take
-from gpu_engine.remote.reach import call, checkup, file, protocol
-from gpu_engine.remote.run import prepare
+from gpu_engine.remote.reach import call, hosts, protocol
+from gpu_engine.remote.run import prepare, survey
 
 from .rig import Rig
 
@@ -30,13 +30,13 @@ def test_two_machines_are_sent_the_same_code(home: Path, rig: Rig, tmp_path: Pat
     (project / "large.bin").write_bytes(os.urandom(3 << 20))
     snapshot = take(project)
 
-    hosts = [file.find(name) for name in ("gpu1", "gpu2")]
-    places = prepare.sent(hosts, snapshot)
+    both = [hosts.find(name) for name in ("gpu1", "gpu2")]
+    places = prepare.sent(both, snapshot)
     total = next(e.sha256 for e in snapshot.entries if e.path == b"large.bin")
-    for host in hosts:
+    for host in both:
         folder, = places[host.name]
         script = f"cd '{folder}' && {sys.executable} 'train it.py' && sha256sum < large.bin\n"
         assert call.run(host, script.encode(), 60).out == f"trained\n{total}  -\n"
         assert Path(folder).name == snapshot.name[:12]
-        state = checkup.meet(host, (), code=snapshot.name).code
+        state = survey.meet(host, (), code=snapshot.name).welcome.code
         assert state == protocol.CodeState(folder, True)

@@ -1,7 +1,5 @@
 """notify.toml: what it may say, who may read it, and that no error names a secret."""
 
-from __future__ import annotations
-
 import os
 import re
 
@@ -30,7 +28,7 @@ command = ["notify-send", "{SECRET}"]
 
 
 @pytest.fixture
-def given(home):
+def given():
     return lambda text: private(config.path(), text)
 
 
@@ -47,12 +45,12 @@ def test_entries_are_read_with_what_they_leave_out(home, given):
 
 
 def test_without_gpu_panel_home_it_stands_beside_hosts_toml(monkeypatch, tmp_path):
-    from gpu_engine.remote.reach import file
+    from gpu_engine.remote.reach import hosts
 
     monkeypatch.delenv("GPU_PANEL_HOME", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert config.path() == tmp_path / "gpu-panel" / "notify.toml"
-    assert file.path().parent == config.path().parent
+    assert hosts.path().parent == config.path().parent
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o602])
@@ -122,7 +120,7 @@ def test_a_file_that_is_no_list_of_entries(given, text, says):
     assert SECRET not in str(config.problem())
 
 
-def test_what_it_begins_with_is_private_and_every_example_in_it_is_right(home):
+def test_what_it_begins_with_is_private_and_every_example_in_it_is_right():
     path = config.begin()
     assert path.stat().st_mode & 0o777 == 0o600
     assert config.read() == []

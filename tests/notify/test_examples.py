@@ -1,7 +1,5 @@
 """The examples of docs/notifications.md, as they stand there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -19,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
 @pytest.fixture
-def examples(home):
+def examples():
     blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     private(config.path(), "\n".join(blocks).replace("…", "x"))
     return config.read()

@@ -26,12 +26,12 @@ SECRET = "hushhush"
 
 
 @pytest.fixture(autouse=True)
-def quick(home, monkeypatch):
+def quick(monkeypatch):
     monkeypatch.setattr(process, "EVERY", 0.02)
     monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
 
 
-def tell(*entries: dict[str, object]) -> None:
+def tell(*entries: dict[str, object]):
     """Write notify.toml."""
     text = ""
     for number, entry in enumerate(entries):
@@ -47,11 +47,11 @@ def at(there: Endpoint, **more: object) -> dict[str, object]:
 class Following:
     """`follow` in a thread."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: Made):
         self.thread = threading.Thread(target=process.follow, args=(made.run,), daemon=True)
         self.thread.start()
 
-    def ends(self) -> None:
+    def ends(self):
         wait_for(lambda: not self.thread.is_alive())
 
 
@@ -123,7 +123,7 @@ def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):
     """After the last look, before the lock is free: who comes with the resume finds it taken."""
     made, let_go = Made(), journal.Journal.release
 
-    def resumed(self: journal.Journal) -> None:
+    def resumed(self: journal.Journal):
         if made.run.state().attempt == 1:
             made.again()
             process.follow(made.run)
@@ -149,14 +149,14 @@ def test_it_ends_when_the_run_is_removed():
     assert not made.run.path.exists()
 
 
-def test_a_journal_that_can_not_be_written_keeps_nobody_from_the_lock(home):
+def test_a_journal_that_can_not_be_written_keeps_nobody_from_the_lock():
     made = Made()
     (made.run.path / journal.FILE).symlink_to("/dev/null")
     assert not journal.Journal(made.run.path).acquire()
     assert journal.read(made.run.path) == []
 
 
-def test_a_journal_does_not_grow_for_ever(home):
+def test_a_journal_does_not_grow_for_ever():
     path = Made().run.path
     kept = journal.Journal(path)
     assert kept.acquire()
@@ -175,7 +175,7 @@ def test_it_asks_slurm_about_a_job_and_tells_what_that_says(monkeypatch):
     job.write(made.run.path, job.Job(41007, state="PENDING"))
     asked: list[bool] = []
 
-    def refresh(*, at_once: bool = False) -> None:
+    def refresh(*, at_once=False):
         asked.append(at_once)
         job.write(made.run.path, job.Job(41007, state="TIMEOUT", nodes="gpu[03-04]"))
 
@@ -191,7 +191,7 @@ def test_it_asks_slurm_about_a_job_and_tells_what_that_says(monkeypatch):
 
 @pytest.mark.parametrize(("asked_for", "starts"), [(None, True), ("by another machine", False)])
 def test_it_is_started_beside_a_supervisor_but_not_for_the_part_of_a_host(
-        home, monkeypatch, asked_for, starts):
+        monkeypatch, asked_for, starts):
     argv: list[list[str]] = []
     environments: list[dict[str, str]] = []
 
@@ -212,7 +212,7 @@ def test_it_is_started_beside_a_supervisor_but_not_for_the_part_of_a_host(
     made.let_go()
 
 
-def test_a_launch_warns_that_nobody_will_be_told(home):
+def test_a_launch_warns_that_nobody_will_be_told():
     assert notifier.doubt() is None
     tell()
     config.path().chmod(0o644)
@@ -221,7 +221,7 @@ def test_a_launch_warns_that_nobody_will_be_told(home):
     assert warned.warnings == ("one", notifier.doubt())
 
 
-def test_trials_and_runs_that_ask_for_it_start_nobody_who_tells(home, monkeypatch):
+def test_trials_and_runs_that_ask_for_it_start_nobody_who_tells(monkeypatch):
     started: list[str] = []
     monkeypatch.setattr(launcher.notifier, "start", lambda run: started.append(run.id))
     monkeypatch.setattr(launcher, "environment", SimpleNamespace(note=lambda *about: None))

@@ -152,12 +152,12 @@ def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypa
     known: list[str] = []
     others = threading.Event()
 
-    def note(one: To, result: str | None) -> None:
+    def note(one: To, result: str | None):
         known.append(one.name)
         if len(known) == 2:
             others.set()
 
-    def slow(handler: BaseHTTPRequestHandler) -> None:
+    def slow(handler: BaseHTTPRequestHandler):
         others.wait(patience())
         then(200)(handler)
 
@@ -175,7 +175,7 @@ def test_one_that_is_given_up_takes_nothing_from_those_that_were_told(monkeypatc
     monkeypatch.setattr(send, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(send, "deliver", lambda to, _: never.wait() if to.name == "late" else None)
 
-    def note(to: To, result: str | None) -> None:
+    def note(to: To, result: str | None):
         clock[0] = send.IN_ALL + 1
 
     results = send.deliver_all([To("good", "json"), To("late", "json")], MESSAGE, note)

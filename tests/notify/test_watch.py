@@ -15,16 +15,16 @@ from .kit import Made
 
 
 @pytest.fixture
-def made(home, monkeypatch):
+def made(monkeypatch):
     monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
     return Made()
 
 
-def looks(seen: RunWatch, times: int = 4):
+def looks(seen: RunWatch, times=4):
     return [found for _ in range(times) if (found := seen.next_event()) is not None]
 
 
-def steps(made: Made, rank: int, *, ago: float, phase: str = "backward") -> None:
+def steps(made: Made, rank: int, *, ago: float, phase="backward"):
     """Three steps, the last of them so many seconds ago, and signs of life since."""
     made.event("start", rank, ago=ago + 3, rank=rank, pid=1, world_size=2, attempt=1)
     for step in (5, 6, 7):

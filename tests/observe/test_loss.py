@@ -89,4 +89,4 @@ def test_an_optimizer_where_another_was_in_memory_is_a_new_one():
     known._by_id[id(second)] = before
     step = known.stepped(second, 1.0)
     assert step is not None
-    assert (step.optimizer.name, step.others_alive) == ("Adam", frozenset())
+    assert (step.optimizer.name, step.begins) == ("Adam", True)

@@ -1,16 +1,23 @@
-"""Parses the style sheets once for all panel tests."""
+"""Each test has a home of its own; the style sheets are parsed once for all panel tests."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import pytest
 import textual.app
 import textual.pilot
 from textual._context import active_app
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
+
+
+@pytest.fixture(autouse=True)
+def _at_home(home):
+    """No test looks at the runs and settings of who runs it."""
+
 
 _parse = Stylesheet._parse_rules
 _parsed: dict[Any, list[RuleSet]] = {}
@@ -34,7 +41,7 @@ textual.app.App.NOTIFICATION_TIMEOUT = 600
 Pilot._wait_for_screen.__defaults__ = (300.0,)
 
 
-async def _idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+async def _idle(min_sleep=0.0, max_sleep=1.0):
     """Until this thread has nothing to do but to wait, and the screen shows what has changed.
     Textual's own way to find out sleeps for 20 ms at least, and up to a second while any thread of
     the process works: twice for each key."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
+from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
-from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.watcher import HostSeen
 
 from ..conftest import gpus
 from .panel_kit import NOW, StillHosts, StillSampler
@@ -29,8 +29,7 @@ BUSY = Sample(
     taken=NOW, memory_reserved=600 << 20, memory_utilization=0.33,
     notes=("persistence mode is off",), clock_sm_max=1_410_000_000,
     clock_memory_max=1_593_000_000, performance_state=0, ecc_corrected=3, ecc_uncorrected=0,
-    persistence=False, compute_mode="default", pcie_generation=4, pcie_width=16,
-    pcie_sent=1.5 * 2**30, pcie_received=20.0 * 2**20)
+    persistence=False, compute_mode="default", pcie_generation=4, pcie_width=16)
 """A look with everything that a driver can tell."""
 
 
@@ -75,7 +74,7 @@ def away(of: HostSeen, reason: str, age: float = 75.2) -> HostSeen:
 
 def lab() -> StillHosts:
     """A host that answers, one that no longer does, one without our program, one never reached."""
-    first, second, third = gpus(2), gpus(1), gpus(1)
+    first, second = gpus(2), gpus(1)
     alice = DeviceProcess(9, 70 << 30, user="alice", command="python train.py",
                           started=NOW - 3 * 86400 - 60)
     d = first.devices
@@ -83,5 +82,5 @@ def lab() -> StillHosts:
                Sample(d[0], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=()),
                Sample(d[1], 0.99, 71 << 30, 80 << 30, 77.0, 398.0, 400.0, processes=(alice,)))
     two = away(seen(Host("alice@gpu2"), second), "no answer: it is off, or a firewall is between")
-    three = replace(seen(Host("gpu3"), third), state="read only", freedom={}, reason=NOT_THERE)
+    three = HostSeen(Host("gpu3"), "away", reason=NOT_THERE)
     return StillHosts(one, two, three, HostSeen(Host("gpu4")))

@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpu_engine.devices.records import HostSample, Inventory, Sample, Snapshot
-from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_panel.app import PanelApp
 from gpu_panel.launch.screen import LaunchScreen
 
@@ -41,14 +41,10 @@ class StillSampler:
         self.latest: Snapshot | None = Snapshot(NOW, samples, host, problem)
         self.recent = (self.latest,) * 3
         self.closed = False
-        self.bus: tuple[str, ...] = ()
         self._age = age
 
     def age(self) -> float | None:
         return self._age
-
-    def watch_bus(self, *device_ids: str) -> None:
-        self.bus = device_ids
 
     def close(self) -> None:
         self.closed = True
@@ -98,6 +94,18 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any],
     return found
 
 
+async def says(pilot: Pilot[None], *texts: str) -> None:
+    """Wait until the screen shows all of these texts."""
+    await until(pilot, lambda: all(text in screen_text(pilot.app) for text in texts))
+
+
+async def on_top(pilot: Pilot[None], wanted: Any, *texts: str) -> None:
+    """Wait until a screen, or one of a class, is on top and shows these texts."""
+    await until(pilot, lambda: (isinstance(pilot.app.screen, wanted) if isinstance(wanted, type)
+                                else pilot.app.screen is wanted)
+                and all(text in screen_text(pilot.app) for text in texts))
+
+
 async def _met(pilot: Pilot[None], condition: Callable[[], Any],
                seconds: float | None = None) -> Any:
     """Wait until `condition` holds, which some widgets may not have heard of yet.
@@ -119,9 +127,7 @@ async def _met(pilot: Pilot[None], condition: Callable[[], Any],
 
 def _told(app: Any) -> str:
     """Facts about an app that is stuck, for the message of a failed test."""
-    screen = app.screen_stack[0]
-    facts = {name: vars(screen).get(name) for name in ("_debounce", "review")}
-    facts |= {"resolved": screen.devices.resolved, "form": screen.form.ready}
+    facts = {name: vars(app.screen_stack[0]).get(name) for name in ("_debounce", "review")}
     workers = [(w.name, w.group, w.state.name, w.error) for w in app.workers]
     threads = [t.name for t in threading.enumerate()]
     return f"{screen_text(app)}\n{facts}\n{workers}\n{threads}"
@@ -136,6 +142,12 @@ async def settled(pilot: Pilot[None], screen: LaunchScreen) -> None:
                                    and not w.is_finished])
     await quiet(pilot)
     await pilot.pause()
+
+
+async def press(pilot: Pilot[None], screen: LaunchScreen, *keys: str) -> None:
+    """Press keys, and wait for what the engine says of it."""
+    await pilot.press(*keys)
+    await settled(pilot, screen)
 
 
 async def quiet(pilot: Pilot[None]) -> None:

@@ -6,21 +6,20 @@ import fcntl
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from textual.app import App
-
+from gpu_engine.common import paths
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.themed import ThemedApp
+from gpu_panel.theme import ThemedApp
 
 from .. import event_lines
-from ..conftest import in_vain, patience
 from ..plans import plan as made
+from .panel_kit import on_top, says, screen_text, until  # noqa: F401
 
 WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0
@@ -125,6 +124,15 @@ def trained(folder: Path, **more: Any) -> Written:
     return run
 
 
+def listed(state: str = "failed") -> Written:
+    """One of the person's own runs, which has ended."""
+    paths.runs_folder().mkdir(parents=True)
+    run = trained(paths.runs_folder())
+    run.state(state, ended=T0 + 60)
+    run.release()
+    return run
+
+
 def reached(rank: int, step: int) -> Callable[[Any], bool]:
     """Whether this rank, and all before it, have reached this step."""
     return lambda store: rank in store.ranks and all(
@@ -133,6 +141,22 @@ def reached(rank: int, step: int) -> Callable[[Any], bool]:
 
 def flat(text: str) -> str:
     return " ".join(text.split())
+
+
+def said(app: Any) -> str:
+    """The text of the screen with single blanks."""
+    return flat(screen_text(app))
+
+
+@asynccontextmanager
+async def watched(run: Written, so: Any = lambda store: store.caught_up, *, at: float = 200.0,
+                  size: tuple[int, int] = WIDE, screen: type[RunScreen] = RunScreen,
+                  ) -> AsyncIterator[tuple[Any, Mini]]:
+    """The run's screen `at` seconds after the run began, when it shows what is there."""
+    app = Mini(run.run, at, screen)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, so)
+        yield pilot, app
 
 
 class Mini(ThemedApp):
@@ -163,29 +187,14 @@ async def shown(pilot: Any) -> None:
         await pilot.pause()
 
 
+async def press(pilot: Any, *keys: str) -> None:
+    """Press keys, and wait until the screen shows what follows."""
+    await pilot.press(*keys)
+    await shown(pilot)
+
+
 async def worked(pilot: Any, group: str) -> None:
     """Wait for the end of the workers of the groups whose names begin so."""
     workers = [w for w in pilot.app.workers if w.group.startswith(group)]
     if workers:  # Textual takes an empty list for all workers
         await pilot.app.workers.wait_for_complete(workers)
-
-
-def terminal(app: App[Any]) -> str:
-    """The text that is sent to the terminal, without the colours that Textual adds."""
-    return "\n".join("".join(segment.text for segment in strip)
-                     for strip in app.screen._compositor.render_strips())
-
-
-async def until(pilot: Any, condition: Callable[[], Any], seconds: float | None = None) -> None:
-    """Let the app work until `condition` holds."""
-    began, limit = time.monotonic(), seconds or patience()
-    while not condition():
-        waited = time.monotonic() - began
-        assert waited < limit, f"{in_vain(condition, waited)}\n{terminal(pilot.app)}"
-        await pilot.pause(0.01)
-    await pilot.pause()
-
-
-async def screen_is(pilot: Any, screen: type) -> None:
-    """Wait until a screen of this class is on top."""
-    await until(pilot, lambda: isinstance(pilot.app.screen, screen))

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections import Counter
-
-import pytest
-from textual import _time
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_panel.common.dialogs import Message
+from gpu_panel.launch.runs import RunsPane
+from gpu_panel.run.screen import RunScreen
 
+from .. import odd_runs, powers
 from ..conftest import gpus, slots
-from .panel_kit import StillSampler, panel, screen_text, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from .panel_kit import StillSampler, on_top, panel, says, screen_text, shown, until
 
 
 class Hanging(StillSampler):
     """A sampler whose driver never answers, so that even close() hangs."""
 
-    def close(self) -> None:
+    def close(self):
         threading.Event().wait()
 
 
@@ -38,12 +34,12 @@ async def test_a_driver_that_says_nothing_is_said():
     machine = gpus(1)
     sampler = StillSampler(machine, age=12.0, problem="the driver has not answered for 12 s")
     async with panel(machine, sampler=sampler) as (pilot, _):
-        await until(pilot, lambda: "12 s" in screen_text(pilot.app))
+        await says(pilot, "12 s")
 
 
 async def test_a_mistake_of_the_persons_has_no_traceback(home):
     async with panel(slots(1)) as (pilot, screen):
-        async def fail() -> None:
+        async def fail():
             raise SpecError([Problem("batch.size", 3, "[bold]no[/]\x1b]52;c;AA\x07")])
 
         screen.action_fail = fail
@@ -56,7 +52,7 @@ async def test_a_mistake_of_the_persons_has_no_traceback(home):
 
 async def test_a_fault_of_ours_goes_to_the_log(home):
     async with panel(slots(1)) as (pilot, screen):
-        def fail() -> None:
+        def fail():
             raise RuntimeError("wires crossed")
 
         screen.action_fail = fail
@@ -66,21 +62,39 @@ async def test_a_fault_of_ours_goes_to_the_log(home):
         assert "Traceback" in (home / "panel.log").read_text()
 
 
-async def test_a_new_size_counts_also_if_the_processor_was_lost_just_then(monkeypatch):
-    """The app waits a moment with a new size; on a busy machine the moment may be over before the
-    wait has begun."""
-    async with panel(gpus(2), size=(112, 36)) as (pilot, screen):
-        real, asked = _time.get_time, Counter[asyncio.Task]()
+# --- Odd run folders in the panel: each has a line in the list, and its screen opens ---
 
-        def late() -> float:
-            task, timer = asyncio.current_task(), pilot.app._resize_timer
-            if timer is None or task is None or task is not timer._task:
-                return real()
-            asked[task] += 1
-            return real() + (1.0 if asked[task] > 1 else 0.0)
 
-        monkeypatch.setattr(_time, "get_time", late)
-        for size, arranged in (((80, 24), "-narrow"), ((112, 36), "-wide")):
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda arranged=arranged: screen.has_class(arranged))
-        assert [times > 1 for times in asked.values()] == [True, True]
+async def test_each_is_a_line_with_its_reason_and_can_be_opened():
+    good = odd_runs.ended()
+    made = odd_runs.make()
+    try:
+        with powers.root_powers_dropped():
+            async with panel(slots(1), size=(160, 60)) as (pilot, screen):
+                table = screen.query_one(RunsPane)
+                await until(pilot, lambda: table.lines is not None
+                            and len(table.lines) == len(made) + 1)
+                states = {line.id: line for line in table.lines}
+                assert states[good.id].state == "completed"
+                for what, (path, words) in made.items():
+                    line = states[path.name]
+                    told = f"{line.reason} {line.odd}"
+                    assert words in told or what == "its plan has another shape", what
+                closed = made["it is closed"][0].name
+                assert states[closed].state == "unreadable"
+                assert "can't be read: permission denied" in shown(table)
+
+                await pilot.press("escape", "4")
+                await until(pilot, lambda: table.has_focus)
+                for what in ("it is closed", "events are a FIFO", "a log is a FIFO"):
+                    table.cursor = [line.id for line in table.lines].index(made[what][0].name)
+                    await pilot.press("enter")
+                    await on_top(pilot, RunScreen)
+                    run_screen = pilot.app.screen
+                    await until(pilot, lambda s=run_screen: s.store.caught_up)
+                    if what == "it is closed":
+                        await says(pilot, "unreadable")
+                    await pilot.press("escape")
+                    await on_top(pilot, screen)
+    finally:
+        odd_runs.reopen(made)

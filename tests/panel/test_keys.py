@@ -29,8 +29,6 @@ from ..conftest import slots
 from .panel_kit import panel, until
 from .run_kit import T0, reached, trained
 
-pytestmark = pytest.mark.usefixtures("home")
-
 
 def test_every_key_has_its_own_id():
     assert len({k.id for k in keys.KEYS}) == len(keys.KEYS)
@@ -154,7 +152,7 @@ def test_the_command_that_does_the_same_as_a_key_exists():
         assert {word for word in words if word.startswith("-")} <= known, line
 
 
-async def test_the_help_shows_the_command_with_the_run_at_hand(home):
+async def test_the_help_shows_the_command_with_the_run_at_hand():
     folder = paths.runs_folder()
     folder.mkdir(parents=True)
     trained(folder).release()

@@ -23,8 +23,6 @@ from gpu_panel.terminal.driver import PanelDriver
 
 from ..conftest import patience, wait_for
 
-pytestmark = pytest.mark.usefixtures("home")
-
 FIRST_FRAME = """
 import asyncio, sys
 from gpu_panel.app import PanelApp
@@ -63,8 +61,9 @@ def test_without_a_terminal_it_says_so_in_one_line():
 class Terminal:
     """The real program on a pseudo-terminal of its own."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None,
-                 program: tuple[str, ...] = (sys.executable, "-m", "gpu_panel")) -> None:
+    def __init__(
+            self, *args: str, env: dict[str, str] | None=None, program: tuple[str,
+            ...]=(sys.executable, '-m', 'gpu_panel')):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm-256color", **(env or {})})
@@ -72,7 +71,7 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
         self.said = b""
 
-    def until(self, what: bytes, seconds: float | None = None) -> None:
+    def until(self, what: bytes, seconds: float | None = None):
         """Read until it was sent, in one style or several."""
         end = time.monotonic() + (seconds or patience())
         while what not in self.said and what not in re.sub(rb"\x1b\[[\d;]*m", b"", self.said):
@@ -80,7 +79,7 @@ class Terminal:
             if select.select([self.fd], [], [], 0.1)[0]:
                 self.said += os.read(self.fd, 1 << 16)
 
-    def forget(self) -> None:
+    def forget(self):
         """Forget what was sent so far."""
         self.said = b""
 
@@ -161,9 +160,6 @@ def test_ctrl_q_quits():
     assert terminal.end() == 0
     assert b"\x1b[?1049l" in terminal.said
 
-
-# --- trouble -----------------------------------------------------------------------------------
-
 def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal = Terminal()
     terminal.until(b"32 global")
@@ -176,3 +172,19 @@ def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal.until(b"CPU core 0")
     os.write(terminal.fd, b"\x11")
     assert terminal.end() == 0
+
+
+# --- What the first frame does not wait for ---
+
+
+LATER = {"gpu_engine.launching.launcher", "gpu_engine.plan.records", "gpu_engine.runs.folder",
+         "gpu_engine.events.schema", "gpu_engine.devices.leases", "gpu_engine.spec.schema",
+         "gpu_panel.launch.draft", "gpu_panel.launch.fields", "gpu_panel.launch.run_feed",
+         "gpu_panel.run.screen"}
+"""Modules that take long to import and show nothing in the first frame."""
+
+
+def test_what_takes_long_is_imported_after_the_first_frame():
+    asked = "import sys, gpu_panel.__main__, gpu_panel.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert not LATER & set(done.stdout.split())

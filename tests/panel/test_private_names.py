@@ -55,7 +55,7 @@ def of_bases(cls: type) -> set[str]:
     return set().union(*map(of_textual, cls.__mro__))
 
 
-def test_private_names_of_textual_are_in_one_file() -> None:
+def test_private_names_of_textual_are_in_one_file():
     used: dict[str, set[str]] = {}
     for module in pkgutil.walk_packages(gpu_panel.__path__, "gpu_panel."):
         loaded = importlib.import_module(module.name)

@@ -7,7 +7,6 @@ import inspect
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 from textual.dom import DOMNode
@@ -15,7 +14,6 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 import gpu_panel
-from gpu_engine.common import paths
 from gpu_engine.runs import stacks
 from gpu_panel import keys, readonly
 from gpu_panel.run.screen import RunScreen
@@ -23,7 +21,7 @@ from gpu_panel.run.screen import RunScreen
 from ..conftest import slots
 from ..trust.watching import changed, noted, tree
 from .panel_kit import panel, screen_text, until
-from .run_kit import T0, trained
+from .run_kit import listed, on_top
 
 SHOWS = """
     Choice: move open
@@ -78,14 +76,14 @@ def test_every_action_changes_something_or_is_known_to_only_show():
 
 
 @pytest.fixture
-def only_shows(monkeypatch: pytest.MonkeyPatch):
+def only_shows(monkeypatch):
     monkeypatch.setattr(readonly, "on", True)
 
 
 _MOVES = {"up", "down", "left", "right", "escape", "tab"}
 
 
-async def _press(pilot: Pilot[None], found: Iterable[keys.Key], where: Widget) -> None:
+async def _press(pilot: Pilot[None], found: Iterable[keys.Key], where: Widget):
     """Press each of these keys with the focus on `where`, and leave what it opens."""
     app = pilot.app
     under = len(app.screen_stack)
@@ -102,16 +100,12 @@ async def _press(pilot: Pilot[None], found: Iterable[keys.Key], where: Widget) -
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("on", [True, False])
-async def test_whatever_key_is_pressed_nothing_changes(
-        home: Path, monkeypatch: pytest.MonkeyPatch, on: bool):
+async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
     monkeypatch.setattr(readonly, "on", on)
     signalled = []
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
-    paths.runs_folder().mkdir(parents=True)
-    run = trained(paths.runs_folder())
-    run.state("failed", ended=T0 + 60)
-    run.release()
+    run = listed()
     before = tree(home)
     with noted() as seen:
         async with panel(slots(2), notifications=True) as (pilot, screen):
@@ -124,7 +118,7 @@ async def test_whatever_key_is_pressed_nothing_changes(
             screen.devices.focus()
             await pilot.press("home", "space")  # the form is kept as the panel closes
             screen.runs.open(run.run)
-            await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+            await on_top(pilot, RunScreen)
             shown = pilot.app.screen
             assert isinstance(shown, RunScreen)
             await until(pilot, lambda: shown.store.caught_up)
@@ -134,7 +128,7 @@ async def test_whatever_key_is_pressed_nothing_changes(
     assert bool(changed(before, tree(home))) is not on
 
 
-async def test_a_refused_key_says_why_and_is_grey(home: Path, only_shows: None):
+async def test_a_refused_key_says_why_and_is_grey(home, only_shows):
     async with panel(slots(2), notifications=True) as (pilot, screen):
         assert "gpu-panel read-only" in screen_text(pilot.app)
         await pilot.press("ctrl+l")
@@ -146,7 +140,7 @@ async def test_a_refused_key_says_why_and_is_grey(home: Path, only_shows: None):
         assert any(title.startswith(("freest", "presets")) for title in offered)
 
 
-def test_the_option_says_so(monkeypatch: pytest.MonkeyPatch, home: Path):
+def test_the_option_says_so(monkeypatch):
     from gpu_panel import __main__ as opening
 
     monkeypatch.setattr(readonly, "on", False)

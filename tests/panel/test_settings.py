@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import threading
-from pathlib import Path
 
 import pytest
 
 from gpu_engine.settings.schema import PanelSettings, Settings
 from gpu_panel import __main__ as opening
-from gpu_panel import themed
+from gpu_panel import theme
 from gpu_panel.app import PanelApp
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.keys import KEYS, KeysError, remapped
@@ -22,35 +21,34 @@ from ..conftest import slots
 
 
 @pytest.fixture(autouse=True)
-def _without(home: Path, monkeypatch: pytest.MonkeyPatch):
+def _without(monkeypatch):
     monkeypatch.delenv("TEXTUAL_THEME", raising=False)
 
 
-def app(light: bool = False, **panel) -> PanelApp:
+def app(light=False, **panel) -> PanelApp:
     given = frozenset(f"panel.{name}" for name in panel)
     return PanelApp(inventory=slots(1), settings=Settings(PanelSettings(**panel), given=given),
                     light=light)
 
 
-def test_the_file_outranks_what_the_panel_remembers_and_that_the_terminal(
-        home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_file_outranks_what_the_panel_remembers_and_that_the_terminal(monkeypatch):
     assert app().theme == "textual-dark"
     assert app(light=True).theme == "textual-light"
-    themed.write({"theme": "nord", "tell": False})
+    theme.write({"theme": "nord", "tell": False})
     assert app(light=True).theme == "nord"
     assert not app().teller.on
     assert app(tell=True).teller.on
     assert app(theme="colour-blind").theme == "colour-blind"
     assert app(theme="auto", light=True).theme == "textual-light"
     assert app(theme="no-such-theme").theme == "textual-dark"
-    assert [themed.is_chosen(own) for own in (None, "auto", "nord")] == [True, False, True]
-    themed.write({})
-    assert not themed.is_chosen(None)
+    assert [theme.is_chosen(own) for own in (None, "auto", "nord")] == [True, False, True]
+    theme.write({})
+    assert not theme.is_chosen(None)
     monkeypatch.setenv("TEXTUAL_THEME", "gruvbox")
     assert app(theme="nord").theme == PanelApp(inventory=slots(1)).theme
 
 
-async def test_the_lowest_line_can_be_left_out(home: Path):
+async def test_the_lowest_line_can_be_left_out():
     found = app(footer=False, preset="single", confirm_quit=False)
     async with found.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
@@ -107,12 +105,12 @@ def test_what_a_terminal_answers(answer, light):
     assert by_answer(answer) is light
 
 
-def test_a_real_terminal_is_asked(monkeypatch: pytest.MonkeyPatch):
+def test_a_real_terminal_is_asked(monkeypatch):
     """A pseudo-terminal on whose other side somebody answers, or nobody does."""
     there, here = pty.openpty()
     monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp())
 
-    def answer() -> None:
+    def answer():
         heard = b""
         while b"\x1b[c" not in heard:  # what is typed may be echoed before or after it
             heard += os.read(there, 100)
@@ -137,8 +135,7 @@ def test_a_real_terminal_is_asked(monkeypatch: pytest.MonkeyPatch):
     ('[keys]\n[commands.a]\nrun = "ls"\nkey = "x"', 'settings.toml: commands.a.key = "x"'),
     ("[panel]\nmouse = 1", "panel.mouse = 1: expected true or false")])
 def test_a_wrong_file_keeps_the_panel_from_opening_and_says_why(
-        home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-        text: str, said: str):
+        home, monkeypatch, capsys, text, said):
     home.mkdir()
     (home / "settings.toml").write_text(text)
     monkeypatch.setattr(opening, "_no_terminal", lambda: None)
@@ -148,7 +145,7 @@ def test_a_wrong_file_keeps_the_panel_from_opening_and_says_why(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_all_actions_are_listed(home: Path, capsys: pytest.CaptureFixture[str]):
+def test_all_actions_are_listed(capsys):
     opening.main.main(["--keys"], prog_name="gpu-panel")
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] \
         == [key.id for key in KEYS]

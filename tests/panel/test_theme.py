@@ -3,8 +3,6 @@ colours in which the screens are really painted."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from textual.color import Color
 from textual.pilot import Pilot
@@ -19,15 +17,14 @@ from gpu_panel.common.dialogs import Confirm
 from .colours import contrast, painted, too_faint
 from .machines import shared_machine
 from .panel_kit import looked, panel, quiet, screen_text, until
-from .run_kit import T0, Mini, shown, trained, worked
+from .run_kit import T0, Mini, press, says, trained, worked
 from .run_kit import settled as run_settled
 
-pytestmark = pytest.mark.usefixtures("home")
 THEMES = ["textual-light", "ansi-light", "textual-dark", "catppuccin-mocha"]
 
 
 @pytest.mark.parametrize("name", sorted(n for n, t in BUILTIN_THEMES.items() if not t.ansi))
-def test_text_colours_of_every_theme(name: str) -> None:
+def test_text_colours_of_every_theme(name):
     chosen = BUILTIN_THEMES[name]
     said = chosen.to_color_system().generate() | chosen.variables
     out = said | theme.legible(said, dark=chosen.dark, ansi=False)
@@ -46,13 +43,13 @@ def test_text_colours_of_every_theme(name: str) -> None:
     assert muted <= plain  # secondary text is never brighter
 
 
-async def change_theme(pilot: Pilot[None], name: str) -> None:
+async def change_theme(pilot: Pilot[None], name: str):
     pilot.app.theme = name
     await quiet(pilot)  # the pause alone does not wait for the new style on a busy machine
     await pilot.pause()
 
 
-async def read(pilot: Pilot[None], what: str) -> None:
+async def read(pilot: Pilot[None], what: str):
     """Look at the screen as it is now in each of `THEMES`."""
     looks = set()
     for name in THEMES:
@@ -67,14 +64,14 @@ def look(pilot: Pilot[None], what: str) -> frozenset[str]:
     return frozenset(ground.hex for _, _, ground in painted(pilot.app))
 
 
-async def test_the_launch_screen_and_what_opens_over_it_can_be_read() -> None:
+async def test_the_launch_screen_and_what_opens_over_it_can_be_read():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, notifications=True) as (pilot, screen):
         app = pilot.app
         await looked(pilot, screen)
         screen.bring_forward("form")
         screen.query_one("#f-train-lr", Input).value = "x"
-        await until(pilot, lambda: "lr: expected" in screen_text(app))
+        await says(pilot, "lr: expected")
         for severity in ("information", "warning", "error"):
             app.notify("It is said", title="Said", severity=severity, timeout=600)
         await until(pilot, lambda: screen_text(app).count("It is said") == 3)
@@ -82,7 +79,7 @@ async def test_the_launch_screen_and_what_opens_over_it_can_be_read() -> None:
         app.clear_notifications()
         for key, words in (("f1", "Tick or untick"), ("ctrl+p", "copy line")):
             await pilot.press(key)
-            await until(pilot, lambda words=words: words in screen_text(app))
+            await says(pilot, words)
             look(pilot, key)
             await pilot.press("escape")
         app.push_screen(Confirm("Stop?", "It runs.", yes="Stop it"))
@@ -90,14 +87,13 @@ async def test_the_launch_screen_and_what_opens_over_it_can_be_read() -> None:
         await read(pilot, "a dialog")
 
 
-async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
+async def test_a_runs_screen_can_be_read(tmp_path):
     run = trained(tmp_path)
     run.write(1, ("warning", 50, {"message": "slow"}))
     app = Mini(run.run, at=50.5)
     async with app.run_test(size=(160, 48)) as pilot:
         await run_settled(pilot, lambda s: s.caught_up and s.view.warnings())
-        await pilot.press("m", "left", "slash", *"says", "enter")
-        await shown(pilot)
+        await press(pilot, "m", "left", "slash", *"says", "enter")
         await read(pilot, "a run that trains, and what was found")
         trace = "Traceback (most recent call last):\nValueError: no\n"
         run.state("failed", ended=T0 + 101, reason="rank 1: no",
@@ -107,7 +103,7 @@ async def test_a_runs_screen_can_be_read(tmp_path: Path) -> None:
         await read(pilot, "a run that failed")
 
 
-async def test_the_theme_is_remembered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_theme_is_remembered(home, monkeypatch):
     from ..conftest import slots
 
     async with panel(slots(1)) as (pilot, _):

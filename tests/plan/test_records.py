@@ -13,6 +13,7 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
+from gpu_engine.spec import modes
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots
@@ -23,7 +24,7 @@ def through_json(of: LaunchPlan) -> LaunchPlan | None:
     return LaunchPlan.from_dict(json.loads(json.dumps(of.to_dict(), allow_nan=False)))
 
 
-@given(mode=st.sampled_from(["single", "dp", "ddp", "multinode"]), devices=st.integers(1, 4),
+@given(mode=st.sampled_from(modes.names()), devices=st.integers(1, 4),
        each=st.integers(1, 9), cpu=st.booleans(), own=st.booleans(), chosen=st.booleans(),
        scale=st.sampled_from(["none", "linear", "sqrt"]))
 def test_from_dict_is_the_inverse_of_to_dict(mode, devices, each, cpu, own, chosen, scale):

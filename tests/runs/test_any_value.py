@@ -8,23 +8,26 @@ import math
 import types
 import typing
 from copy import deepcopy
-from dataclasses import asdict, fields, is_dataclass, replace
-from functools import partial
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpu_engine.plan.records import Code, Interpreter, LaunchPlan, Process, ResumeFrom
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import environment, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
+from gpu_engine.runs.state import State
 from gpu_engine.spec.schema import RunSpec
+from gpu_engine.spec.write import to_toml
 
-from .. import odd_runs, plans
+from .. import odd_runs
 from ..command_line import called
+from ..trust.hostile_runs import finished, plan_of, prepared, read, state_of
 
 ODD = [None, True, -1, 0, 1, 1.5, 10 ** 400, 1e300, -1e300, math.nan, math.inf, "", "x", "\ud800",
        "\x1b]52;c;eA==\x07", "a\nb", "١٢", [], [[]], [1, "x"], {}, {"a": 1}, [{}], [None], "[1]",
@@ -34,17 +37,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner,
                                                                 max_size=3), max_leaves=6)
 
-STATE = State(
-    "failed", "5c2a", "toy", 1.7e9, started=1.7e9, ended=1.7e9 + 5, attempt=2, pid=4711, ticks=5,
-    boot="b", processes=(RankProcess(0, 4712, 6, -9), RankProcess(1, 4713, 6)), exit_code=1,
-    reason="rank 0: no", cause=Cause("no", 0, "OSError", "Traceback\n no", "gpu1"),
-    attempts=(AttemptRecord(1, 1.7e9, 1.7e9 + 1, "failed", "why", ("lr=1",), 0),
-              AttemptRecord(2, 1.7e9 + 2)), again=1.7e9, changed=("lr=2",))
-PLAN = replace(
-    plans.plan(spec={"name": "toy", "task": {"use": "a:B", "params": {"n": 1}}}),
-    processes=(Process(("python",), {"A": "b"}, (0,), log="ranks/00000.log"),),
-    lines=("torchrun",), warnings=("slow",), resume_from=ResumeFrom("step-00000001", 2),
-    code=Code("/x", 1, 2, "abc"), interpreter=Interpreter("/bin/python", "run.python"))
+STATE, PLAN = state_of(), plan_of(Path("/x"))
 
 
 @st.composite
@@ -88,9 +81,9 @@ def fits(value: object, hint: Any) -> bool:
     return hint is Any or (type(value) is hint if hint is not None else value is None)
 
 
-@given(anything | altered(asdict(STATE)))
-@example(asdict(STATE))
-def test_a_state_is_sound_or_none(data: Any) -> None:
+@given(anything | altered(STATE))
+@example(STATE)
+def test_a_state_is_sound_or_none(data):
     state = State.from_dict(data)
     if state is None:
         return
@@ -101,9 +94,9 @@ def test_a_state_is_sound_or_none(data: Any) -> None:
     assert state.cause is None or isinstance(state.cause.line, str)
 
 
-@given(anything | altered(PLAN.to_dict()))
-@example(PLAN.to_dict())
-def test_a_plan_is_sound_or_none(data: Any) -> None:
+@given(anything | altered(PLAN))
+@example(PLAN)
+def test_a_plan_is_sound_or_none(data):
     plan = LaunchPlan.from_dict(data)
     if plan is None:
         return
@@ -114,48 +107,51 @@ def test_a_plan_is_sound_or_none(data: Any) -> None:
     again = LaunchPlan.from_dict(plan.to_dict())
     assert repr(again) == repr(plan)  # NaN does not equal itself
     assert plan.sentences()
+    assert isinstance(to_toml(plan.spec), str)
     assert [r.sentence() for r in plan.ranks] + [plan.interpreter and plan.interpreter.sentence(),
                                                  plan.code and plan.code.sentence()]
 
 
 @pytest.mark.parametrize("log", ["/etc/passwd", "../../x.log", "ranks/../../x.log", "ranks/",
                                  "a/b.log", ".bashrc"])
-def test_a_plan_names_no_log_outside_of_the_run_folder(log: str) -> None:
-    process = replace(PLAN.processes[0], log=log)
-    assert LaunchPlan.from_dict(replace(PLAN, processes=(process,)).to_dict()) is None
+def test_a_plan_names_no_log_outside_of_the_run_folder(log):
+    process = PLAN["processes"][0] | {"log": log}
+    assert LaunchPlan.from_dict(PLAN | {"processes": [process]}) is None
 
 
-JOB = job.Job(41007, "PENDING", "Resources", 1, 1.7e9, 1.7e9, "gpu[1-2]", "words",
-              job.Request(1, 2, ("a=b",)), "no", 1.7e9)
 SMALL = {
-    "notes.json": (asdict(notes.Notes("n", ("a", "b"), "text")), notes.read, notes.Notes),
-    "sweep.json": (asdict(sweep.Member("s1", "n", 1, 2, 1.7e9, {"a": "1"}, 1, 1, 2.0)), sweep.read,
-                   sweep.Member),
-    "slurm.json": (asdict(JOB), job.read, job.Job),
-    "environment.json": (asdict(environment.Environment("1", "p", changed_files=3)),
-                         environment.read, environment.Environment),
-    "queue.json": (asdict(waiting.Entry(submitted=1.7e9, number=3.0, host="h", begin=1.7e9)),
-                   waiting.read, waiting.Entry)}
+    "notes.json": (notes.read, notes.Notes), "sweep.json": (sweep.read, sweep.Member),
+    "slurm.json": (job.read, job.Job), "queue.json": (waiting.read, waiting.Entry),
+    "environment.json": (environment.read, environment.Environment)}
+
+
+@cache
+def whole(name: str) -> dict[str, Any]:
+    """What stands in this file of a run."""
+    with TemporaryDirectory() as folder:
+        run = Path(folder, "77aa")
+        finished(run)
+        return read(prepared(name, run))
 
 
 @pytest.mark.parametrize("name", SMALL)
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_each_small_file_is_a_sound_record_or_none(tmp_path: Path, name: str, data) -> None:
-    whole, read, cls = SMALL[name]
-    (tmp_path / name).write_text(json.dumps(data.draw(anything | altered(whole))))
-    found = read(tmp_path)
+def test_each_small_file_is_a_sound_record_or_none(tmp_path, name, data):
+    reader, cls = SMALL[name]
+    (tmp_path / name).write_text(json.dumps(data.draw(anything | altered(whole(name)))))
+    found = reader(tmp_path)
     assert found is None or fits(found, cls)
     if name == "slurm.json" and found is not None:
         assert found.sentence()
         json.dumps(job.to_dict(tmp_path), allow_nan=False)
-        job.judge(STATE, found, False)
+        job.judge(State.from_dict(STATE), found, False)
 
 
-def test_a_damaged_state_says_so_in_its_row(home) -> None:
+def test_a_damaged_state_says_so_in_its_row():
     good = odd_runs.ended()
     path = odd_runs.ended(age=5).path
-    (path / "state.json").write_text(json.dumps(asdict(STATE) | {"attempts": [{"number": "x"}]}))
+    (path / "state.json").write_text(json.dumps(STATE | {"attempts": [{"number": "x"}]}))
     said = called("runs")
     assert said.returncode == 0, said.stderr
     rows = {line.split()[0]: line for line in said.stdout.splitlines()}

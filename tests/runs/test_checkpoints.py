@@ -1,9 +1,6 @@
 """Which checkpoint a person means by "best" or a step."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,7 @@ from gpu_engine.runs import checkpoints
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for step, metrics in ((500, {"loss": 2.0, "accuracy": 0.7}), (1000, {"loss": 1.0}),
                           (1500, {"loss": float("nan"), "accuracy": 0.9}), (2000, {})):
         path = tmp_path / checkpoints.name_of(step)
@@ -29,12 +26,12 @@ def folder(tmp_path: Path) -> Path:
     ("best", "max:accuracy", 1500), ("1500", None, 1500), (" 1,500 ", None, 1500),
     ("step-00000500", None, 500), ("step-500", None, 500), ("700", None, 700),
 ])
-def test_what_is_meant(folder: Path, which: str, best: str | None, step: int | None) -> None:
+def test_what_is_meant(folder, which, best, step):
     expected = None if step is None else checkpoints.name_of(step)
     assert checkpoints.choose(folder, which, best) == expected
 
 
-def test_the_best_is_one_of_those_that_count(folder: Path) -> None:
+def test_the_best_is_one_of_those_that_count(folder):
     there = [checkpoints.name_of(step) for step in (500, 2000)]
     assert checkpoints.choose(folder, "best", None, there) == there[0]
 
@@ -47,26 +44,26 @@ def test_the_best_is_one_of_those_that_count(folder: Path) -> None:
     ("best", "bleu", "no checkpoint has a value 'bleu' of an evaluation, so there is no best one"),
     ("best", "most:bleu", "min:name or max:name"),
 ])
-def test_what_is_not_there_is_said(folder: Path, which: str, best: str | None, words: str) -> None:
+def test_what_is_not_there_is_said(folder, which, best, words):
     with pytest.raises(UserError) as caught:
         checkpoints.choose(folder, which, best)
     assert words in str(caught.value)
 
 
-def test_a_value_that_is_no_number_is_never_the_best(folder: Path) -> None:
+def test_a_value_that_is_no_number_is_never_the_best(folder):
     (folder / "step-00000500/manifest.json").unlink()
     (folder / "step-00001500").rename(folder / "step-00000400")
     assert checkpoints.best_of(folder, "loss", largest=False) == (folder / "step-00001000", 1.0)
 
 
-def test_without_any(tmp_path: Path) -> None:
+def test_without_any(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
         assert checkpoints.choose(folder, "newest", None) is None
         with pytest.raises(UserError, match="there is no checkpoint"):
             checkpoints.choose(folder, "best", None)
 
 
-def test_what_lies_behind_is_set_aside(folder: Path) -> None:
+def test_what_lies_behind_is_set_aside(folder):
     moved = checkpoints.set_aside(folder, checkpoints.name_of(1000), "before-attempt-3")
     assert moved == ["step-00001500", "step-00002000"]
     assert [p.name for p in checkpoints.listed(folder)] == [

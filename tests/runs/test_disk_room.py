@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +26,7 @@ def disk(free: int, inodes: int = 10**6) -> SimpleNamespace:
                            f_blocks=10**9)
 
 
-def test_the_room_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
+def test_the_room_of_a_folder_that_is_still_to_be_made(tmp_path):
     info = os.statvfs(tmp_path)
     found = disk_room.of(tmp_path / "a" / "b").free
     assert abs(found - info.f_bavail * info.f_frsize) < 1 << 30
@@ -35,7 +34,7 @@ def test_the_room_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", [disk(0), disk(63 << 20), disk(900 << 30, inodes=0)])
-def test_a_run_is_not_begun_where_there_is_no_room(home: Path, monkeypatch, seen) -> None:
+def test_a_run_is_not_begun_where_there_is_no_room(monkeypatch, seen):
     inventory = slots(1)
     prepared = launch.prepare(from_dict({"task": {"use": "gpu_engine.tasks.digits:Digits"},
                                          "devices": {"ids": ["cpu:0"]}}), inventory=inventory)
@@ -46,8 +45,8 @@ def test_a_run_is_not_begun_where_there_is_no_room(home: Path, monkeypatch, seen
     assert runs.all_runs() == []
 
 
-def test_where_nothing_can_be_told_a_run_may_try(monkeypatch, tmp_path: Path) -> None:
-    def refuse(_: object) -> None:
+def test_where_nothing_can_be_told_a_run_may_try(monkeypatch, tmp_path):
+    def refuse(_: object):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "statvfs", refuse)
@@ -90,7 +89,7 @@ def os_error(path: str | None) -> str:
     ("DataLoader worker (pid 8) is killed by signal: Bus error. It is possible that dataloader's "
      "workers are out of shared memory.", EMPTY, "no space left in /dev/shm (shared memory, "),
 ])
-def test_a_rank_that_died_of_a_full_disk(message: str, disk: Room, lead: str) -> None:
+def test_a_rank_that_died_of_a_full_disk(message, disk, lead):
     error = Error("RuntimeError", message, None, None, None)
     cause = first_cause([Failure(1, 1, 2.0, error)], disks=(EMPTY, disk))
     assert cause.line.startswith(f"rank 1: {lead}")
@@ -98,13 +97,13 @@ def test_a_rank_that_died_of_a_full_disk(message: str, disk: Room, lead: str) ->
     assert cause.type == "RuntimeError"
 
 
-def test_a_rank_whose_last_words_found_no_room_either() -> None:
+def test_a_rank_whose_last_words_found_no_room_either():
     assert first_cause([Failure(0, 1, 2.0)], disks=(FULL,)).line == \
         "rank 0: no space left in /home/me/runs (3.0 MiB free): make room there"
 
 
 @pytest.mark.parametrize("message", ["file write failed", "'x'", "no room for it"])
-def test_other_failures_are_told_as_they_are(message: str) -> None:
+def test_other_failures_are_told_as_they_are(message):
     error = Error("RuntimeError", message, None, None, None)
     assert first_cause([Failure(0, 1, 2.0, error)], disks=(EMPTY,)).message == message
     assert first_cause([Failure(0, 1, 2.0)], disks=(EMPTY,)).message == "exited with 1"

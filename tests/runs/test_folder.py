@@ -25,7 +25,7 @@ from ..plans import plan
 
 
 @pytest.fixture
-def made(home):
+def made():
     run, lock = create_run("a run", 'name = "a run"\n', plan())
     yield run, lock
     try:
@@ -56,7 +56,7 @@ def test_a_live_state_without_a_supervisor_is_lost(made):
     ({"task": {"command": ["x"]}}, False, "SIGINT"), ({}, False, "SIGTERM"),
     ({"task": {"command": ["x"]}, "run": {"stop_signal": "SIGUSR1"}}, False, "SIGUSR1"),
     ({"task": {"command": ["x"]}}, True, "")])
-def test_what_a_lost_run_left_gets_the_signal_of_a_stop(home, tmp_path, spec, now, heard):
+def test_what_a_lost_run_left_gets_the_signal_of_a_stop(tmp_path, spec, now, heard):
     run, lock = create_run("a run", "", plan(spec=spec))
     os.close(lock)
     left = subprocess.Popen([sys.executable, "-c", """if True:
@@ -162,7 +162,7 @@ def test_a_rank_of_which_nothing_was_known_is_followed_once_it_appears(made, mon
     assert [rank for rank, _ in follower.poll()] == [5]
 
 
-def test_what_a_killed_launcher_has_begun_is_removed_unless_it_may_be_alive_elsewhere(home):
+def test_what_a_killed_launcher_has_begun_is_removed_unless_it_may_be_alive_elsewhere():
     new, old, own = (runs_folder() / f".new-ab{n}-{pid}" for n, pid in (
         (0, 1 << 30), (1, 1 << 30), (2, os.getpid())))
     for folder in (new, old, own):
@@ -188,7 +188,7 @@ def test_looking_never_takes_the_lock(made):
     os.close(fd)
 
 
-def test_runs_are_found_by_the_beginning_of_an_id(home):
+def test_runs_are_found_by_the_beginning_of_an_id():
     made = [create_run("x", "", plan()) for _ in range(4)]
     for run, lock in made:
         os.close(lock)
@@ -206,9 +206,10 @@ def test_runs_are_found_by_the_beginning_of_an_id(home):
 def test_an_unusable_home_is_said(monkeypatch, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setenv("GPU_PANEL_HOME", str(blocked))
-    with pytest.raises(UserError, match="GPU_PANEL_HOME"):
-        create_run("x", "", plan())
+    with monkeypatch.context() as patch:
+        patch.setenv("GPU_PANEL_HOME", str(blocked))
+        with pytest.raises(UserError, match="GPU_PANEL_HOME"):
+            create_run("x", "", plan())
 
 
 def test_a_live_run_is_not_removed(made):

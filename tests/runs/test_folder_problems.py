@@ -18,7 +18,7 @@ from ..command_line import called
 
 
 @pytest.fixture
-def made(home):
+def made():
     made = odd_runs.make()
     yield made
     odd_runs.reopen(made)
@@ -68,7 +68,7 @@ def test_pruning_leaves_alone_what_nobody_can_judge(made):
     assert not made["its events are a folder"][0].exists()
 
 
-def test_a_run_of_somebody_else_that_may_be_read_is_not_taken_for_lost(home):
+def test_a_run_of_somebody_else_that_may_be_read_is_not_taken_for_lost():
     run = odd_runs.ended()
     run.write_state(runs.State("running", run.id, "toy", time.time(), pid=os.getpid(),
                                ticks=procs.start_ticks(os.getpid())))

@@ -1,7 +1,5 @@
 """The state of a run that is a job of Slurm, from what its ranks wrote and what Slurm said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Names, tags and notes that a person writes on a run, and the files that hold them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -14,8 +12,6 @@ from gpu_engine.runs.notes import Notes
 from .. import powers
 from ..command_line import called
 from ..odd_runs import ended
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_what_is_written_on_a_run_is_found_by_every_command():

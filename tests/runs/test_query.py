@@ -1,7 +1,5 @@
 """Choosing runs by typed words."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

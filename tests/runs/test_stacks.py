@@ -45,7 +45,7 @@ def whole(log: Path, offset: int) -> str | None:
     return told if told and "stands_here" in told and told.endswith("in <module>") else None
 
 
-def test_it_prints_where_it_is_and_goes_on(tmp_path: Path) -> None:
+def test_it_prints_where_it_is_and_goes_on(tmp_path):
     log = tmp_path / "log"
     with process(CATCHES + WAITS, log) as there:
         ticks = procs.start_ticks(there.pid)
@@ -61,7 +61,7 @@ def test_it_prints_where_it_is_and_goes_on(tmp_path: Path) -> None:
     assert not stacks.send(there.pid, ticks, RUN)
 
 
-def test_what_does_not_catch_the_signal_is_left_alone(tmp_path: Path) -> None:
+def test_what_does_not_catch_the_signal_is_left_alone(tmp_path):
     with process(WAITS, tmp_path / "log") as there:
         assert not stacks.listens(there.pid)
         assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
@@ -69,14 +69,14 @@ def test_what_does_not_catch_the_signal_is_left_alone(tmp_path: Path) -> None:
     assert not stacks.listens(there.pid)
 
 
-def test_a_process_of_another_run_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_of_another_run_is_left_alone(tmp_path):
     with process(CATCHES + WAITS, tmp_path / "log", Run(RUN.path.with_name("4909"))) as there:
         assert stacks.listens(there.pid)
         assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
     assert size_of(tmp_path / "log") == 0
 
 
-def test_another_process_of_that_number_is_not_signalled(tmp_path: Path) -> None:
+def test_another_process_of_that_number_is_not_signalled(tmp_path):
     with process(CATCHES + WAITS, tmp_path / "log") as there:
         ticks = procs.start_ticks(there.pid)
         assert ticks is not None
@@ -85,8 +85,7 @@ def test_another_process_of_that_number_is_not_signalled(tmp_path: Path) -> None
     assert size_of(tmp_path / "log") == 0
 
 
-def test_stacks_are_found_in_a_log_that_was_cut_and_end_where_other_words_begin(tmp_path: Path
-                                                                                ) -> None:
+def test_stacks_are_found_in_a_log_that_was_cut_and_end_where_other_words_begin(tmp_path):
     log = tmp_path / "log"
     log.write_text("step 3\nThread 0x7f01 (most recent call first):\n"
                    '  File "a.py", line 3 in wait\n  ...\n\n'

@@ -1,7 +1,5 @@
 """`state.json`: written even on a full disk, read whichever version wrote it."""
 
-from __future__ import annotations
-
 import errno
 import os
 

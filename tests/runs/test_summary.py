@@ -10,8 +10,6 @@ from gpu_engine.runs import summary
 
 from .. import odd_runs
 
-pytestmark = pytest.mark.usefixtures("home")
-
 
 def settings(spec: object) -> dict[str, str]:
     """What is known of a run with this spec in its plan."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import asdict
 
 import pytest
@@ -22,7 +22,7 @@ from gpu_engine.remote.run import parts
 from gpu_engine.runs import folder, notes, sweep, trust, waiting
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands, watch
 
 from ..command_line import called
@@ -30,35 +30,13 @@ from ..conftest import wait_for
 from ..odd_runs import ended
 from ..queue import kit
 
-HOSTILE = "marker"
 
-
-def received(run: Run, name: str = "5e4d") -> Run:
+def received(run: Run, name="5e4d") -> Run:
     """`run` as somebody who unpacks it has it: the folder was copied into the runs."""
     target = Run(run.path.with_name(name))
     shutil.copytree(run.path, target.path)
     target.path.chmod(0o700)
     return target
-
-
-def on_hosts(run: Run, via: list[str]) -> None:
-    """Make it a run on the host "evil", live and with nobody who holds it."""
-    state = State.from_dict(json.loads((run.path / "state.json").read_text()))
-    write_json(run.path / "state.json", asdict(state) | {
-        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id()})
-    (run.path / "hosts").mkdir()
-    for host in ("evil", {"name": "evil", "via": via}):
-        (run.path / "hosts/evil.json").write_text(json.dumps({
-            "host": host, "node": 0, "ranks": [0], "spec": {}, "folders": ["~"], "key": "k",
-            "run": "1af1", "path": "/there"}))
-
-
-@pytest.fixture
-def sleeper():
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process
-        assert process.poll() is None, "a process that is no part of the run was signalled"
-        process.kill()
 
 
 def test_a_list_outside_of_the_folders_says_what_was_started_here(home):
@@ -75,15 +53,16 @@ def test_a_list_outside_of_the_folders_says_what_was_started_here(home):
     assert not (home / "started" / run.id).exists()
 
 
-@pytest.mark.parametrize("verb", ["runs", "show", "logs", "export", "rm", "resume"])
-def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, verb):
+@pytest.mark.parametrize("words", [["resume"], ["runs", "rm", "--yes"]], ids=str)
+def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, words):
     marker, run = tmp_path / "marker", received(ended())
-    on_hosts(run, ["sh", "-c", f"touch {marker}"])
-    (home / "hosts.toml").write_text(
-        f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
-    words = {"runs": ["runs"], "rm": ["runs", "rm", "--yes", run.id],
-             "export": ["export", run.id, str(tmp_path / "w.pt")]}.get(verb, [verb, run.id])
-    called(*words)
+    state = json.loads((run.path / "state.json").read_text())
+    write_json(run.path / "state.json", state | {
+        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id()})
+    parts.write(run.path, parts.Part(host="evil", node=0, ranks=(0,), spec={}, folders=("~",),
+                                     key="k", run="1af1", path="/there"))
+    (home / "hosts.toml").write_text(f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
+    called(*words, run.id)
     assert not marker.exists()
     assert not reattach.reattach(run)
 
@@ -100,37 +79,20 @@ def test_a_host_is_what_hosts_toml_says_now(home):
     assert "10.0.0.8" not in (run.path / "hosts/b.json").read_text()
 
 
-def test_the_nodes_of_a_slurm_job_are_known_outside_of_it(home, monkeypatch):
+def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home):
     run = ended()
-    part = parts.Part(host="n2", node=1, ranks=(1,), spec={}, folders=(), key="k")
-    node = parts.Host("n2", via=("srun", "--jobid=7"))
-    with monkeypatch.context() as inside:
-        inside.setattr(parts.file, "hosts_of_job", lambda: {"n2": node})
-        parts.keep_nodes(run.path, [part])
-    assert parts.host_of(run.path, part) == node
-
-
-@pytest.mark.parametrize("where", ["started here", "received"])
-def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home, sleeper, where):
-    run = ended() if where == "started here" else received(ended())
-    pid = sleeper.pid
-    data = json.loads((run.path / "state.json").read_text())
-    write_json(run.path / "state.json", data | {
-        "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id(), "pid": pid,
-        "ticks": procs.start_ticks(pid),
-        "processes": [{"rank": 0, "pid": pid, "ticks": procs.start_ticks(pid)}]})
-    # Its lock is held, by somebody who is not that process.
-    with subprocess.Popen([sys.executable, "-c", "import fcntl, sys; f = open(sys.argv[1], "
-                           "'a'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read()",
-                           str(run.path / "lock")],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        assert run.state().state == "running"
+    with subprocess.Popen(["sleep", "600"]) as other, (run.path / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # by somebody who is not that process
+        state = json.loads((run.path / "state.json").read_text())
+        named = {"pid": other.pid, "ticks": procs.start_ticks(other.pid)}
+        write_json(run.path / "state.json", state | named | {
+            "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id(),
+            "processes": [{"rank": 0} | named]})
         for now in (False, True):
             with pytest.raises(UserError, match="supervisor is gone"):
                 run.stop(now=now)
-        holder.communicate()
+        assert other.poll() is None, "a process that is no part of the run was signalled"
+        other.kill()
 
 
 def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_path):
@@ -145,7 +107,7 @@ def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_pa
         process.kill()
 
 
-def test_a_run_of_ours_is_stopped_as_before(home):
+def test_a_run_of_ours_is_stopped_as_before():
     run = launch(kit.spec("sleep", "600"))
     state = wait_for(lambda: run.state() if run.state().processes else None)
     assert trust.belongs(state.pid, run.path)
@@ -155,7 +117,7 @@ def test_a_run_of_ours_is_stopped_as_before(home):
 
 
 @pytest.mark.parametrize("change", ["mode", "owner"])
-def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
+def test_a_folder_that_is_not_ours_alone_is_only_shown(change):
     run = ended()
     if change == "mode":
         run.path.chmod(0o777)
@@ -176,22 +138,7 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(home, change):
         run.remove()
 
 
-def test_a_folder_that_says_it_waits_is_not_started(home, tmp_path):
-    marker, waits = tmp_path / "marker", kit.queue("true", begin=False)
-    run = received(waits)
-    waiting.enter(run.path)
-    data = json.loads((run.path / "plan.json").read_text())
-    data["spec"]["task"]["command"] = ["touch", str(marker)]
-    write_json(run.path / "plan.json", data)
-    (run.path / "spec.toml").write_text((run.path / "spec.toml").read_text().replace(
-        '["true"]', json.dumps(["touch", str(marker)])))
-    assert serve.ensure() == 1
-    kit.over(waits)
-    assert run.state().state == "queued"
-    assert not marker.exists()
-
-
-def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):
+def test_slurm_is_neither_asked_nor_told_because_of_a_folder(monkeypatch):
     asked: list[object] = []
     for name in ("jobs", "finished", "cancel", "no_requeue"):
         monkeypatch.setattr(commands, name, lambda *a, **k: asked.append(a) or {})
@@ -207,7 +154,7 @@ def test_slurm_is_neither_asked_nor_told_because_of_a_folder(home, monkeypatch):
     assert asked
 
 
-def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkeypatch):
+def test_export_starts_no_interpreter_that_a_folder_names(tmp_path, monkeypatch):
     marker, evil = tmp_path / "marker", tmp_path / "python"
     evil.write_text(f"#!/bin/sh\ntouch {marker}\n")
     evil.chmod(0o755)
@@ -227,7 +174,7 @@ def test_export_starts_no_interpreter_that_a_folder_names(home, tmp_path, monkey
     assert marker.exists()  # the person's own choice
 
 
-def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path, monkeypatch):
+def test_without_torch_here_no_checkpoint_is_brought_from_a_host(tmp_path, monkeypatch):
     run = ended()
     parts.write(run.path, parts.Part(host="nowhere", node=0, ranks=(0,), spec={}, folders=("~",),
                                      key="key/0", run="ab12"))
@@ -238,7 +185,7 @@ def test_without_torch_here_no_checkpoint_is_brought_from_a_host(home, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "s1/../../x", "s1\0", ".", "S1"])
-def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
+def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(name):
     run = ended()
     write_json(run.path / "sweep.json", asdict(sweep.Member(name, "n", 1, 1, 0.0)))
     assert sweep.read(run.path) is None
@@ -250,14 +197,14 @@ def test_no_file_is_named_after_a_sweep_that_a_folder_made_up(home, name):
     assert sweep.read(run.path) is not None
 
 
-def test_a_received_run_that_waits_is_moved_by_nobody(home):
+def test_a_received_run_that_waits_is_moved_by_nobody():
     run = received(kit.queue("true", begin=False))
     with pytest.raises(UserError, match="not started from here"):
         serve.move(run, "first")
     assert run.id not in waiting.ids(queue_folder())
 
 
-def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on(home):
+def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on():
     run = received(wait_over(launch(kit.spec("true"))))
     assert not trust.started_here(run.path)
     resume(run)

@@ -14,7 +14,7 @@ from gpu_engine.spec.schema import known_keys
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "engine" / "gpu_engine", ROOT / "tui" / "gpu_panel"]
-KNOW_NAMES = ("spec/modes.py", "training/strategies/")
+KNOW_NAMES = ("spec/modes.py", "training/strategies.py")
 """Where a mode's name may be looked at."""
 
 

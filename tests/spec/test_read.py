@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.notify import config as notify
-from gpu_engine.remote.reach import file
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.settings import file as settings
-from gpu_engine.spec import presets, read, write
+from gpu_engine.spec import modes, presets, read, write
 from gpu_engine.spec import schema as sp
 from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 
@@ -230,7 +230,7 @@ def specs(draw) -> sp.RunSpec:
                                                      scalars, max_size=3))),
         devices=sp.DevicesSpec(ids=ids, pick=None if ids else maybe(st.integers(1, 8))),
         parallel=sp.ParallelSpec(
-            mode=draw(st.sampled_from(["single", "dp", "ddp", "multinode"])),
+            mode=draw(st.sampled_from(modes.names())),
             master_addr=draw(words), master_port=maybe(st.integers(0, 65535)),
             static_graph=draw(st.booleans())),
         batch=sp.BatchSpec(size=draw(st.integers(1, 9999)),
@@ -316,14 +316,14 @@ def test_words_of_elsewhere_are_taken_for_ours(home, given, meant):
 
 def test_a_byte_order_mark_before_a_file_is_no_mistake(home):
     for path, text in ((home / "p.toml", "[train]\nsteps = 7\n"),
-                       (file.path(), "[hosts.gpu1]\n"),
+                       (hosts.path(), "[hosts.gpu1]\n"),
                        (settings.path(), "[panel]\nrefresh = 2\n"),
                        (notify.path(), '[[to]]\nkind = "command"\ncommand = ["true"]\n')):
         private(path, f"\ufeff{text}")
     assert presets.load(str(home / "p.toml")).spec.train.steps == 7
-    assert list(file.read()) == ["gpu1"]
-    file.add(Host("gpu2"))
-    assert list(file.read()) == ["gpu1", "gpu2"]
+    assert list(hosts.read()) == ["gpu1"]
+    hosts.add(Host("gpu2"))
+    assert list(hosts.read()) == ["gpu1", "gpu2"]
     assert settings.read().panel.refresh == 2
     assert len(notify.read()) == 1
     private(presets.own_folder() / "mine.toml", "\ufeff# kept\n[train]\nsteps = 7\n")

@@ -18,6 +18,7 @@ from typing import Any
 
 import gpu_engine
 from gpu_engine.common.ports import free_port
+from gpu_engine.spec import modes
 
 from .. import event_lines
 from ..conftest import in_vain, patience
@@ -34,7 +35,7 @@ def write_plan(run: Path, use: str, *, params: dict[str, Any] | None = None, wor
                cores: list[int] | None = None, **sections: dict[str, Any]) -> Path:
     """A run folder for `world` gloo ranks (or one process) with a global batch of `size`."""
     mode = mode or ("ddp" if world > 1 else "single")
-    distributed = mode in ("ddp", "multinode")
+    distributed = modes.get(mode).process_a_device
     train = {"epochs": 1, "lr": 0.01, "seed": 0, "workers": 0, "checkpoint_every": 0, "keep": 3,
              "clip": 0.0, "on_nonfinite": "stop", "eval_every": 0, **sections.pop("train", {})}
     if "steps" in train:
@@ -247,6 +248,13 @@ def read(run: Path, rank: int = 0, kind: str | None = None) -> list[dict[str, An
 def logs(run: Path) -> str:
     return "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}"
                      for p in sorted((run / "ranks").glob("*.log")))
+
+
+def last(run: Path) -> dict[str, Any]:
+    """The state in its newest checkpoint."""
+    from gpu_engine.training import checkpoint
+
+    return saved(checkpoint.listed(run / "checkpoints")[-1])
 
 
 def saved(path: Path) -> dict[str, Any]:

@@ -43,7 +43,6 @@ Builder = Callable[[Optimizer, int, float], of.LRScheduler]
 
 SCHEDULES: dict[str, Builder] = {
     "LambdaLR of an object": lambda o, n, lr: of.LambdaLR(o, Warmup(n)),
-    "MultiplicativeLR": lambda o, n, lr: of.MultiplicativeLR(o, lambda s: 1 - 1 / n),
     "CosineAnnealingLR": lambda o, n, lr: of.CosineAnnealingLR(o, n, eta_min=1e-5),
     "OneCycleLR": lambda o, n, lr: of.OneCycleLR(o, 10 * lr, total_steps=n),
     "CyclicLR": lambda o, n, lr: of.CyclicLR(o, lr / 10, lr, step_size_up=max(n // 4, 1)),

@@ -201,13 +201,12 @@ class Numbers(Task):
 def read(make, rank: int, world: int, workers: int) -> list:
     from gpu_engine.training.stream import StreamData
 
-    def start_all_reduce_min(value: int):
-        cell = torch.tensor([value])
-        work = dist.all_reduce(cell, dist.ReduceOp.MIN, async_op=True)
-        return lambda: (work.wait(), int(cell))[1]
+    def start_all_reduce_sum(cell: torch.Tensor):
+        work = dist.all_reduce(cell, async_op=True)
+        return lambda: (work.wait(), cell)[1]
 
     group: Any = SimpleNamespace(rank=rank, size=world, barrier=dist.barrier,
-                                 start_all_reduce_min=start_all_reduce_min)
+                                 start_all_reduce_sum=start_all_reduce_sum)
     stream = StreamData(make(), Numbers(), micro=MICRO, accumulate=1, workers=workers, seed=7,
                         device=torch.device("cpu"), group=group)
     outside = torch.get_rng_state(), random.getstate()

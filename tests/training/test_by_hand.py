@@ -43,14 +43,10 @@ def shown(run: Path, world: int) -> list[float]:
     return [sum(losses) / world for losses in zip(*each, strict=True)]
 
 
-def final(run: Path) -> dict:
-    return ranks.saved(checkpoint.listed(run / "checkpoints")[-1])
-
-
-def by_hand(steps: list[list[int]], *, many: int = 120, counts: bool = False, lr: float = 0.01,
-            clip: float = 0.0, sgd: bool = False, cosine: bool = False,
-            decays: list[float] | None = None
-            ) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+def by_hand(
+        steps: list[list[int]], *, many=120, counts=False, lr=0.01, clip=0.0, sgd=False,
+        cosine=False, decays: list[float] | None=None) -> tuple[list[float], list[float],
+        dict[str, torch.Tensor]]:
     """(losses, learning rates, final weights)."""
     net = weights()
     kind = torch.optim.SGD if sgd else torch.optim.AdamW
@@ -78,7 +74,7 @@ def by_hand(steps: list[list[int]], *, many: int = 120, counts: bool = False, lr
     return losses, rates, net.state_dict()
 
 
-def assert_same_weights(found: dict, wanted: dict) -> None:
+def assert_same_weights(found: dict, wanted: dict):
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11)
@@ -87,8 +83,7 @@ def assert_same_weights(found: dict, wanted: dict) -> None:
 @pytest.mark.parametrize(("counts", "world", "accumulate", "mode"), [
     (False, 1, 1, "single"), (False, 1, 2, "dp"), (False, 2, 3, "ddp"),
     (True, 1, 4, "single"), (True, 2, 3, "ddp"), (True, 3, 2, "ddp")])
-def test_every_mode_trains_as_by_hand(tmp_path: Path, counts: bool, world: int,
-                                      accumulate: int, mode: str) -> None:
+def test_every_mode_trains_as_by_hand(tmp_path, counts, world, accumulate, mode):
     """With means, and with sums and counts; clipped; with a schedule over two epochs.
 
     An example has 0 to 7 items, so that the counts of ranks and passes differ a lot.
@@ -103,14 +98,14 @@ def test_every_mode_trains_as_by_hand(tmp_path: Path, counts: bool, world: int,
     assert steps[:10] != steps[10:]
     losses, rates, wanted = by_hand(steps, counts=counts, clip=0.7, cosine=True)
     assert shown(run, world) == pytest.approx(losses, rel=1e-7)  # events have nine digits
-    assert_same_weights(final(run)["model"], wanted)
+    assert_same_weights(ranks.last(run)["model"], wanted)
     # An event has the learning rate of the last step that it covers.
     told = {e["step"]: e["lr"] for e in ranks.read(run, 0, "step")}
     assert told == {s: pytest.approx(rates[s - 1], rel=1e-9, abs=1e-12) for s in told}
 
 
 @pytest.mark.parametrize(("kind", "option"), [("heads", "find_unused"), ("twice", "static_graph")])
-def test_options_of_ddp_with_accumulation(tmp_path: Path, kind: str, option: str) -> None:
+def test_options_of_ddp_with_accumulation(tmp_path, kind, option):
     """Each case needs its option: without it PyTorch raises."""
     run = run_engine(tmp_path / "run", 2, accumulate=3, size=12, parallel={option: True},
                      params={"kind": kind, "sgd": True}, train={"epochs": 1, "lr": 0.1})
@@ -127,11 +122,11 @@ def test_options_of_ddp_with_accumulation(tmp_path: Path, kind: str, option: str
             for value in net.parameters():
                 if value.grad is not None:
                     value -= 0.1 * value.grad
-    assert_same_weights(final(run)["model"], net.state_dict())
+    assert_same_weights(ranks.last(run)["model"], net.state_dict())
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.3])
-def test_fp16_as_by_hand_and_over_a_resume(tmp_path: Path, clip: float) -> None:
+def test_fp16_as_by_hand_and_over_a_resume(tmp_path, clip):
     """The loop by hand uses PyTorch's GradScaler: the same steps are skipped, the schedule does not
     advance in them, and the scale survives a resume."""
     options = {"size": 12, "amp": {"dtype": "fp16"}, "mode": "ddp",
@@ -171,15 +166,14 @@ def test_fp16_as_by_hand_and_over_a_resume(tmp_path: Path, clip: float) -> None:
     assert {e["step"]: e["lr"] for e in told} == {
         e["step"]: pytest.approx(rates[e["step"] - 1], rel=1e-9) for e in told}
     assert told[-1]["skipped"] == sum(left_out)
-    state = final(run)
+    state = ranks.last(run)
     assert state["skipped"] == sum(left_out)
     assert state["scaler"]["scale"] == scaler.get_scale()
     for name, value in net.state_dict().items():
         torch.testing.assert_close(state["model"][name], value, rtol=1e-5, atol=1e-7)
 
 
-def test_weight_decay_reaches_the_default_optimizer_and_changes_with_a_resume(tmp_path: Path
-                                                                              ) -> None:
+def test_weight_decay_reaches_the_default_optimizer_and_changes_with_a_resume(tmp_path):
     run = tmp_path / "run"
     for attempt, train in enumerate((
             {"steps": 4, "weight_decay": 0.9}, {"steps": 7, "weight_decay": 0.2},
@@ -190,12 +184,12 @@ def test_weight_decay_reaches_the_default_optimizer_and_changes_with_a_resume(tm
     steps = seen(run, 2, 1)
     assert len(steps) == 9
     _, _, wanted = by_hand(steps, decays=[0.9] * 4 + [0.2] * 3 + [0.01] * 2)  # PyTorch's own: 0.01
-    assert_same_weights(final(run)["model"], wanted)
+    assert_same_weights(ranks.last(run)["model"], wanted)
     _, _, without = by_hand(steps)
     assert any((without[n] - wanted[n]).abs().max() > 1e-3 for n in wanted)
 
 
-def test_weight_decay_for_an_optimizer_of_the_tasks_own_is_refused(tmp_path: Path) -> None:
+def test_weight_decay_for_an_optimizer_of_the_tasks_own_is_refused(tmp_path):
     run = ranks.write_plan(tmp_path / "run", TASK, size=12, params={"record": str(tmp_path)},
                            train={"steps": 1, "weight_decay": 0.25})
     ranks.train(run, expect=1)
@@ -258,10 +252,11 @@ def write_later(folder: Path) -> str:
     return f"{task}:Later"
 
 
-def gets_more_while_training(tmp_path: Path, *, clip: float = 0.0, counts: bool = False,
-                             own: bool = False) -> Path:
-    """Train eight steps by the engine, the first layer from the fourth step on, and compare the
-    weights. Returns the file in which an optimizer of its `own` says how often it cleared."""
+@pytest.mark.parametrize("own", [False, True])
+def test_parameters_added_while_training_are_trained_as_by_hand(tmp_path, own):
+    """They are clipped together with the others, corrected for counts, and cleared as their
+    optimizer does it, also by its own `zero_grad`."""
+    clip, counts = 0.1, not own
     folder, told = tmp_path / "run", tmp_path / "cleared"
     folder.mkdir()
     run = ranks.train(ranks.write_plan(
@@ -279,33 +274,18 @@ def gets_more_while_training(tmp_path: Path, *, clip: float = 0.0, counts: bool 
         weigh = items[step] if counts else torch.ones(len(step))
         error = (net(x[step]) - y[step]).square().squeeze(1)
         ((error * weigh).sum() / weigh.sum()).backward()
-        if clip:
-            grads = [p.grad for p in net.parameters() if p.grad is not None]
-            length = float(torch.cat([g.flatten() for g in grads]).norm())
-            assert length > 1.1 * clip
-            for grad in grads:
-                grad.mul_(clip / (length + 1e-6))
+        grads = [p.grad for p in net.parameters() if p.grad is not None]
+        length = float(torch.cat([g.flatten() for g in grads]).norm())
+        assert length > 1.1 * clip
+        for grad in grads:
+            grad.mul_(clip / (length + 1e-6))
         optimizer.step()
     assert number == 7
-    assert_same_weights(final(run)["model"], net.state_dict())
-    return told
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_gradients_are_cleared_as_the_optimizer_does_it(tmp_path: Path, own: bool) -> None:
-    """Also those of parameters that it gets while training, and by its own `zero_grad`."""
-    told = gets_more_while_training(tmp_path, own=own)
+    assert_same_weights(ranks.last(run)["model"], net.state_dict())
     assert (told.read_text() if own else told.exists()) == ("8" if own else False)
 
 
-@pytest.mark.parametrize("counts", [False, True])
-def test_parameters_added_while_training_are_trained_as_by_hand(tmp_path: Path, counts: bool
-                                                                ) -> None:
-    """They are clipped together with the others, and corrected for counts."""
-    gets_more_while_training(tmp_path, clip=0.1, counts=counts)
-
-
-def test_ranks_do_not_drift_apart_when_parameters_are_added(tmp_path: Path) -> None:
+def test_ranks_do_not_drift_apart_when_parameters_are_added(tmp_path):
     """DDP averages only the gradients that were required when it was made. That is noticed while
     training goes on, and before anything is saved."""
     run = tmp_path / "run"
@@ -320,7 +300,7 @@ def test_ranks_do_not_drift_apart_when_parameters_are_added(tmp_path: Path) -> N
     assert not checkpoint.listed(run / "checkpoints")
 
 
-def test_an_optimizer_with_other_groups_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_an_optimizer_with_other_groups_than_the_checkpoint_is_refused(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     for attempt, steps in ((1, 4), (2, 6)):

@@ -33,14 +33,13 @@ shapes = st.builds(
     st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 
 
-def dealt(sampler: EpochSampler, seed: int, epoch: int, mine: range, start: int = 0):
+def dealt(sampler: EpochSampler, seed: int, epoch: int, mine: range, start=0):
     return [(seed, list(indices)) for seed, _, indices in replace(
         sampler, seed=seed, mine=mine, epoch=epoch, start=start)]
 
 
 @given(shapes, st.integers(0, 2**40), st.integers(0, 1000))
-def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: int,
-                                                  epoch: int) -> None:
+def test_ranks_together_see_what_one_process_sees(sampler, seed, epoch):
     alone = EpochSampler(sampler.examples, sampler.global_size, 1, 1)
     whole = [set(indices) for _, indices in dealt(alone, seed, epoch, range(1))]
     each = [dealt(sampler, seed, epoch, range(r, r + 1)) for r in range(sampler.replicas)]
@@ -59,7 +58,7 @@ def test_ranks_together_see_what_one_process_sees(sampler: EpochSampler, seed: i
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_before_each_copy_to_the_device_it_is_said(workers: int) -> None:
+def test_before_each_copy_to_the_device_it_is_said(workers):
     """"meta" stands for a GPU: its tensors have no memory."""
     copies: list[None] = []
     sampler = EpochSampler(12, 4, 1, 2)
@@ -83,14 +82,14 @@ def test_before_each_copy_to_the_device_it_is_said(workers: int) -> None:
 
 
 @given(shapes, st.integers(0, 1000), st.data())
-def test_starting_within_an_epoch_gives_its_rest(sampler: EpochSampler, seed: int, data) -> None:
+def test_starting_within_an_epoch_gives_its_rest(sampler, seed, data):
     start = data.draw(st.integers(0, sampler.steps))
     whole = dealt(sampler, seed, 3, range(1))
     assert dealt(sampler, seed, 3, range(1), start) == whole[start * sampler.accumulate:]
 
 
 @given(st.integers(0, 2**62), st.integers(0, 10**6))
-def test_orders_differ_between_epochs_and_repeat(seed: int, epoch: int) -> None:
+def test_orders_differ_between_epochs_and_repeat(seed, epoch):
     order = permutation(seed, epoch, 50)
     assert sorted(order.tolist()) == list(range(50))
     assert torch.equal(order, permutation(seed, epoch, 50))
@@ -98,7 +97,7 @@ def test_orders_differ_between_epochs_and_repeat(seed: int, epoch: int) -> None:
     assert 0 <= mix(seed, epoch) < 2**63
 
 
-def test_data_smaller_than_a_global_batch_is_refused() -> None:
+def test_data_smaller_than_a_global_batch_is_refused():
     data = TensorDataset(torch.zeros(10, 2))
     with pytest.raises(UserError, match=r"16 examples.*only 10"):
         MapData(data, Task(), EpochSampler(10, 16, 2, 1), workers=0, device=CPU)
@@ -107,7 +106,7 @@ def test_data_smaller_than_a_global_batch_is_refused() -> None:
 @pytest.mark.parametrize("x", [
     torch.arange(20.0).view(10, 2), torch.arange(20.0).view(2, 10).t(),
     torch.arange(120.0).view(10, 3, 2, 2).to(memory_format=torch.channels_last)])
-def test_a_tensor_dataset_read_at_once_is_what_collate_makes(x: torch.Tensor) -> None:
+def test_a_tensor_dataset_read_at_once_is_what_collate_makes(x):
     data = TensorDataset(x, torch.arange(10))
     fast = Reader(data, Task()).__getitems__(Request(0, None, [3, 1, 7]))
     slow = default_collate([data[i] for i in (3, 1, 7)])
@@ -126,7 +125,7 @@ class Batches(Dataset):
         return "whole", indices.tolist()
 
 
-def test_a_dataset_s_own_batches_and_a_task_s_own_collate_are_used() -> None:
+def test_a_dataset_s_own_batches_and_a_task_s_own_collate_are_used():
     request = Request(0, None, [3, 1, 7])
     assert Reader(Batches(), Task()).__getitems__(request) == ("whole", [3, 1, 7])
     assert Reader(TensorDataset(torch.arange(10)), Lists()).__getitems__(request) == [
@@ -138,13 +137,13 @@ class Epochs(Dataset):
     """Gives for each example: the epoch from `set_epoch`, random numbers, and the bytes of shared
     memory that this process has mapped."""
 
-    def __init__(self, examples: int) -> None:
+    def __init__(self, examples: int):
         self.examples, self.epoch = examples, -1
 
     def __len__(self) -> int:
         return self.examples
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int):
         self.epoch = epoch
 
     def __getitem__(self, i: int):
@@ -157,7 +156,7 @@ class Epochs(Dataset):
         return i, self.epoch, drawn, shared
 
 
-def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ranks: int = 1):
+def loaded(data, workers: int, epochs: list[tuple[int, int]], rank=0, ranks=1):
     """(numbers, epochs told, random numbers, shared bytes) of each batch."""
     sampler = EpochSampler(len(data), 8 * ranks, ranks, 1, 3, range(rank, rank + 1))
     made = MapData(data, Lists(), sampler, workers=workers, device=CPU)
@@ -167,13 +166,13 @@ def loaded(data, workers: int, epochs: list[tuple[int, int]], rank: int = 0, ran
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(len(d)))])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_set_epoch_reaches_workers_that_live_over_epochs(workers: int, wrap) -> None:
+def test_set_epoch_reaches_workers_that_live_over_epochs(workers, wrap):
     for number, epoch in zip((0, 1, 5), loaded(wrap(Epochs(48)), workers, [(0, 0), (1, 0), (5, 0)]),
                              strict=True):
         assert [set(batch[1]) for batch in epoch] == [{number}] * 6
 
 
-def test_random_numbers_follow_from_epoch_and_position_alone() -> None:
+def test_random_numbers_follow_from_epoch_and_position_alone():
     """Random numbers of a map-style dataset are the same for any number of workers, and if an epoch
     is resumed in its middle. They differ between batches, epochs and ranks."""
     before = (random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist())
@@ -194,16 +193,16 @@ def test_random_numbers_follow_from_epoch_and_position_alone() -> None:
         assert len(set(numbers)) == len(numbers)
 
 
-def test_the_epoch_s_order_does_not_travel_to_the_workers() -> None:
+def test_the_epoch_s_order_does_not_travel_to_the_workers():
     """Otherwise each worker would map the whole order, 8 bytes for each example."""
     numbers, _, _, shared = loaded(Epochs(500_000), 2, [(0, 0)])[0][-1]
     assert max(shared) < 100_000
     assert len(numbers) == 8
 
 
-def test_what_a_dataset_draws_for_an_epoch_is_the_same_in_every_process() -> None:
+def test_what_a_dataset_draws_for_an_epoch_is_the_same_in_every_process():
     class Shuffles(list):
-        def set_epoch(self, epoch: int) -> None:
+        def set_epoch(self, epoch: int):
             self.drawn = (random.random(), torch.rand(()).item())
 
     drawn = []
@@ -235,7 +234,7 @@ class Pids(Dataset):
         return [os.getpid()] * len(numbers)
 
 
-def test_loader_workers_live_over_epochs_and_their_start_draws_nothing_here() -> None:
+def test_loader_workers_live_over_epochs_and_their_start_draws_nothing_here():
     data = MapData(Pids(), Task(), EpochSampler(8, 4, 1, 1), workers=1, device=CPU)
     before = torch.get_rng_state()
     pids = {pid for epoch in range(2) for batch in data.epoch(epoch) for pid in batch.tolist()}

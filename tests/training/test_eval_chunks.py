@@ -35,7 +35,7 @@ def evaluated(folder: Path, kind: str, workers: int, world: int, **train) -> tup
 
 
 @pytest.mark.parametrize("kind", ["", "Stream"])
-def test_the_same_figures_from_any_number_of_workers_and_ranks(tmp_path: Path, kind: str) -> None:
+def test_the_same_figures_from_any_number_of_workers_and_ranks(tmp_path, kind):
     """To the last bit, including random numbers in dataset and metrics, and at each evaluation."""
     alone = None
     for world, workers in ((1, 0), (1, 2), (2, 0), (2, 3)):
@@ -49,7 +49,7 @@ def test_the_same_figures_from_any_number_of_workers_and_ranks(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_chunk_draws_its_own_random_numbers(tmp_path: Path, workers: int) -> None:
+def test_each_chunk_draws_its_own_random_numbers(tmp_path, workers):
     """In the dataset and in the metrics: a mean over chunks that draw alike is no mean over
     draws."""
     run, _ = evaluated(tmp_path, "", workers, 1)
@@ -60,7 +60,7 @@ def test_each_chunk_draws_its_own_random_numbers(tmp_path: Path, workers: int) -
 
 
 @pytest.mark.parametrize("kind", ["ByWorker", "ByRankAndWorker"])
-def test_streams_that_divide_themselves_are_counted_once(tmp_path: Path, kind: str) -> None:
+def test_streams_that_divide_themselves_are_counted_once(tmp_path, kind):
     for world, workers in ((1, 2), (2, 2)):
         _, found = evaluated(tmp_path, kind, workers, world)
         assert [e["numbers"] for e in found] == [(EXAMPLES - 1) / 2] * 2
@@ -68,7 +68,7 @@ def test_streams_that_divide_themselves_are_counted_once(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_evaluation_uses_up_no_random_numbers_of_training(tmp_path: Path, workers: int) -> None:
+def test_evaluation_uses_up_no_random_numbers_of_training(tmp_path, workers):
     often, _ = evaluated(tmp_path / "often", "", workers, 1, steps=6)
     once, found = evaluated(tmp_path / "once", "", workers, 1, steps=6, eval_every=0)
     assert recorded(often) == recorded(once)
@@ -77,7 +77,7 @@ def test_evaluation_uses_up_no_random_numbers_of_training(tmp_path: Path, worker
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])
-def test_each_chunk_is_read_by_one_rank(size: int) -> None:
+def test_each_chunk_is_read_by_one_rank(size):
     """Figures would be the same if each rank read all of them; the time would not. With more ranks
     than chunks, some read nothing."""
     class Notes(Task):

@@ -9,40 +9,15 @@ from torch import nn
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
 from gpu_engine.training.evaluate import Evaluation
-from gpu_engine.training.params import build, load
 from gpu_engine.training.precision import Precision
-from gpu_engine.training.rng import seed_model
 from gpu_engine.worker.rank.group import Group
 from gpu_engine.worker.rank.job import Identity
 
 from . import ranks
-from .conftest import TOY, recorded
+from .conftest import recorded
 
 
-@pytest.mark.parametrize("held_out", [2, 101])
-def test_same_figure_from_one_two_and_three_ranks(make, held_out: int) -> None:
-    """Before the first step, so that training itself adds no difference."""
-    found = []
-    for world in (1, 2, 3):
-        run = make(f"w{world}", {"held_out": held_out, "double": False}, world=world, size=24,
-                   train={"steps": 1, "lr": 1e-30})
-        ranks.train(run)
-        assert all(not ranks.read(run, r, "eval") for r in range(1, world))
-        found.append(ranks.read(run, 0, "eval"))
-    values = [{k: v for k, v in e[-1].items() if k != "t"} for e in found]
-    assert values[0] == values[1] == values[2]
-    # Each example once: the mean of their numbers says so.
-    assert values[0]["numbers"] == (held_out - 1) / 2
-    toy = build(load(TOY), {"double": False})
-    seed_model(0)
-    model = toy.model().eval()
-    data = build(load(TOY), {"held_out": held_out, "double": False}).eval_data()
-    with torch.no_grad():
-        expected = (model(data.x) - data.y).double().square().mean().item()
-    assert values[0]["loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_evaluated_after_each_epoch_and_at_the_end(make) -> None:
+def test_evaluated_after_each_epoch_and_at_the_end(make):
     run = ranks.train(make(params={"held_out": 10}, size=24, train={"epochs": 3}))
     assert [e["step"] for e in ranks.read(run, 0, "eval")] == [10, 20, 30]
     run = ranks.train(make("steps", {"held_out": 10}, size=24, train={"steps": 25}))
@@ -52,7 +27,7 @@ def test_evaluated_after_each_epoch_and_at_the_end(make) -> None:
     assert [e["step"] for e in ranks.read(run, 0, "eval")] == [10, 20, 25]
 
 
-def test_a_model_in_evaluation_mode_is_trained_that_way_with_a_warning(make) -> None:
+def test_a_model_in_evaluation_mode_is_trained_that_way_with_a_warning(make):
     options = {"world": 2, "size": 24, "train": {"steps": 6, "eval_every": 2}}
     frozen, plain = (ranks.train(make(name, {"held_out": 10, **params}, **options))
                      for name, params in (("frozen", {"dropout": 0.5, "frozen": True}),
@@ -69,7 +44,7 @@ ALONE = Group(Identity())
 class Looks(Task):
     """Checks in which modes its modules are when it is evaluated."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: set[tuple] = set()
 
     def metrics(self, model, batch):
@@ -82,7 +57,7 @@ class Looks(Task):
 
 
 @pytest.mark.parametrize("examples", [4, 5])
-def test_each_module_is_back_in_its_own_mode(examples: int) -> None:
+def test_each_module_is_back_in_its_own_mode(examples):
     """Frozen parts stay frozen, even if the evaluation fails; so does a model that is trained in
     evaluation mode as a whole. During the evaluation everything is in evaluation mode, without
     gradients and in the run's precision."""
@@ -110,7 +85,7 @@ class Merging(nn.Linear):
 
     merged = False
 
-    def train(self, mode: bool = True):
+    def train(self, mode=True):
         self.merged = not mode
         return super().train(mode)
 
@@ -118,12 +93,12 @@ class Merging(nn.Linear):
 class KeepsFrozen(nn.Module):
     """Has a part that always stays in evaluation mode, even if `train` is called."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.frozen, self.head = Merging(3, 3), Merging(3, 1)
         self.train()
 
-    def train(self, mode: bool = True):
+    def train(self, mode=True):
         super().train(mode)
         self.frozen.eval()
         return self
@@ -132,7 +107,7 @@ class KeepsFrozen(nn.Module):
         return self.head(self.frozen(x))
 
 
-def test_modules_go_back_to_training_by_their_own_train() -> None:
+def test_modules_go_back_to_training_by_their_own_train():
     own, by_hand = KeepsFrozen(), nn.Sequential(Merging(3, 3).eval(), Merging(3, 1))
     for model in own, by_hand:
         frozen, head = model.children()
@@ -145,7 +120,7 @@ def test_modules_go_back_to_training_by_their_own_train() -> None:
 class Gives(Task):
     """Returns given metrics, one set in each call."""
 
-    def __init__(self, *metrics: dict) -> None:
+    def __init__(self, *metrics: dict):
         self.given = list(metrics)
 
     def metrics(self, model, batch):
@@ -157,7 +132,7 @@ def evaluated(*metrics: dict) -> dict[str, float]:
     return evaluation.run(nn.Linear(1, 1), Precision("off", "cpu"))
 
 
-def test_means_are_exact_and_names_the_same() -> None:
+def test_means_are_exact_and_names_the_same():
     # 2**24 + 1 is the first whole number that float32 does not hold.
     assert evaluated({"n": 2 ** 24 + 1, "loss": 1.5, "count": 1},
                      {"count": 3, "n": 1, "loss": torch.tensor(0.5)}) == {
@@ -169,7 +144,7 @@ def test_means_are_exact_and_names_the_same() -> None:
             evaluated(*wrong)
 
 
-def test_a_stop_ends_an_evaluation_after_the_batch_under_way() -> None:
+def test_a_stop_ends_an_evaluation_after_the_batch_under_way():
     class Counts(Task):
         calls = 0
 

@@ -13,7 +13,7 @@ CUDA = [torch.device("cuda", i) for i in range(3)]
 # --- generators --------------------------------------------------------------------------------
 
 @pytest.fixture
-def generators(monkeypatch) -> list[torch.Generator]:
+def generators(monkeypatch):
     """One generator for each of three GPUs, which `torch.cuda` reads and sets."""
     each = [torch.Generator().manual_seed(i) for i in range(3)]
     monkeypatch.setattr(torch.cuda, "default_generators", tuple(each))
@@ -27,7 +27,7 @@ def draws(generators: list[torch.Generator]) -> list[float]:
     return [torch.rand((), generator=g).item() for g in generators]
 
 
-def test_the_generator_of_each_gpu_is_saved_and_restored(generators) -> None:
+def test_the_generator_of_each_gpu_is_saved_and_restored(generators):
     state = rng.capture(CUDA)
     first = draws(generators)
     assert len(set(first)) == 3
@@ -36,7 +36,7 @@ def test_the_generator_of_each_gpu_is_saved_and_restored(generators) -> None:
     assert draws(generators) == first
 
 
-def test_only_this_ranks_gpus_are_saved(generators) -> None:
+def test_only_this_ranks_gpus_are_saved(generators):
     mine = CUDA[2:]
     state, other = rng.capture(mine), generators[0].get_state()
     assert len(state["cuda"]) == 1
@@ -46,7 +46,7 @@ def test_only_this_ranks_gpus_are_saved(generators) -> None:
     assert torch.equal(generators[0].get_state(), other)
 
 
-def test_the_generator_of_each_gpu_is_seeded_for_a_chunk_and_put_back_after_it(generators) -> None:
+def test_the_generator_of_each_gpu_is_seeded_for_a_chunk_and_put_back_after_it(generators):
     before = [g.get_state() for g in generators]
     seen = []
     for _ in range(2):
@@ -66,7 +66,7 @@ class There(torch.Tensor):
     device = CUDA[1]
 
 
-def test_weights_on_every_device_are_checked() -> None:
+def test_weights_on_every_device_are_checked():
     good, bad = torch.ones(3), torch.tensor([1.0, float("inf")])
     there = [value.as_subclass(There) for value in (good, bad)]
     assert checkpoint.nonfinite([("a", good), ("b", there[0])]) is None

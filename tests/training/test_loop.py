@@ -21,33 +21,33 @@ from gpu_engine.worker.rank.peers import End
 class Record:
     """A recorder. `late`: a loss that only `settle` finds, as if it came from a GPU."""
 
-    def __init__(self, did: list[Any]) -> None:
+    def __init__(self, did: list[Any]):
         self.did, self.nonfinite, self.late = did, None, {}
         self.training, self.phase, self.step_now, self.skipped = False, "init", 0, 0
 
-    def step(self, step: int, epoch: int, loss: Any, lr: Any, examples: int, wait: float) -> None:
+    def step(self, step: int, epoch: int, loss: Any, lr: Any, examples: int, wait: float):
         self.did.append(("step", step, epoch, wait))
 
-    def settle(self) -> None:
+    def settle(self):
         self.nonfinite = self.nonfinite or self.late.pop(self.step_now, None)
 
-    def mark(self) -> None:
+    def mark(self):
         self.did.append("mark")
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str):
         self.did.append(text)
 
 
 class Made:
     """A loop of three steps an epoch, and what its parts did."""
 
-    def __init__(self, *, accumulate: int = 1, epochs: int | None = None, steps: int | None = None,
-                 at: Position | None = None, last_step: Any = None, evaluation: Any = True,
-                 **options: Any) -> None:
+    def __init__(
+            self, *, accumulate=1, epochs: int | None=None, steps: int | None=None, at:
+            Position | None=None, last_step: Any = None, evaluation=True, **options: Any):
         self.did: list[Any] = []
         self.record = Record(self.did)
         self.group: Any = Group(Identity())
-        self.group.last_step = last_step
+        self.group.peers = last_step
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         self.signals: Any = SimpleNamespace(stop_requested=False, put_back=lambda: "")
@@ -83,7 +83,7 @@ class Made:
         return ["step" if isinstance(act, tuple) else act for act in self.did][1:]
 
 
-def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first() -> None:
+def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first():
     made = Made(epochs=3)
     assert made.loop.train() == "completed"
     three = ["step"] * 3
@@ -93,7 +93,7 @@ def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first(
     assert made.loop.at == Position(9, 3, 0)
 
 
-def test_a_run_goes_on_after_an_epochs_last_step() -> None:
+def test_a_run_goes_on_after_an_epochs_last_step():
     """Of a stream, whose length is unknown: the epoch has no step left."""
     made = Made(steps=5, at=Position(3, 0, 3))
     assert made.loop.train() == "completed"
@@ -101,7 +101,7 @@ def test_a_run_goes_on_after_an_epochs_last_step() -> None:
 
 
 @pytest.mark.parametrize("due", [{"checkpoint_every": 2}, {"eval_every": 2}], ids=str)
-def test_a_loss_that_arrives_late_is_waited_for_before_weights_are_saved_or_evaluated(due) -> None:
+def test_a_loss_that_arrives_late_is_waited_for_before_weights_are_saved_or_evaluated(due):
     made = Made(steps=5, **due)
     made.record.late = {2: (1, float("nan"))}
     with pytest.raises(NonFiniteLoss, match="at step 1"):
@@ -110,7 +110,7 @@ def test_a_loss_that_arrives_late_is_waited_for_before_weights_are_saved_or_eval
 
 
 @pytest.mark.parametrize("due", [{"checkpoint_every": 2}, {"eval_every": 2}], ids=str)
-def test_a_stop_that_another_rank_has_heard_comes_before_a_save_and_an_evaluation(due) -> None:
+def test_a_stop_that_another_rank_has_heard_comes_before_a_save_and_an_evaluation(due):
     made = Made(steps=5, **due)
     asked = made.group.all_reduce_max
     made.group.all_reduce_max = lambda values: [asked(values)[0], 1.0]
@@ -119,8 +119,8 @@ def test_a_stop_that_another_rank_has_heard_comes_before_a_save_and_an_evaluatio
     assert not {"save", "evaluate"} & set(made.acts())
 
 
-def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common_end() -> None:
-    last_step = SimpleNamespace(bound=2, begin=lambda steps, reason: None,
+def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common_end():
+    last_step = SimpleNamespace(bound=2, begin=lambda steps, reason: None, wait=lambda: None,
                                 reached=lambda: End(True, None, "rank 1 has thawed a weight"))
     made = Made(steps=5, last_step=last_step)
     with pytest.raises(UserError, match="rank 1 has thawed a weight"):
@@ -130,13 +130,13 @@ def test_what_is_wrong_with_the_training_of_another_rank_is_raised_at_the_common
 
 @pytest.mark.parametrize(("due", "act"), [({"checkpoint_every": 2}, "save"),
                                           ({"eval_every": 2}, "evaluate")])
-def test_what_is_due_at_the_last_step_is_left_to_the_end_of_the_run(due, act: str) -> None:
+def test_what_is_due_at_the_last_step_is_left_to_the_end_of_the_run(due, act):
     made = Made(steps=4, evaluation="eval_every" in due or None, **due)
     assert made.loop.train() == "completed"
     assert made.acts() == ["step", "step", act, "mark", "step", "step"]
 
 
-def test_the_state_is_checked_after_the_first_step_that_was_not_skipped() -> None:
+def test_the_state_is_checked_after_the_first_step_that_was_not_skipped():
     made = Made(steps=4, evaluation=None, on_nonfinite="skip")
     good = iter([False, False, True, True])
     made.loop.check_state = lambda: made.did.append("check")
@@ -145,10 +145,10 @@ def test_the_state_is_checked_after_the_first_step_that_was_not_skipped() -> Non
     assert made.acts() == ["step", "step", "step", "check", "step"]
 
 
-def test_of_bad_losses_in_each_step_one_warning_is_enough_for_a_while() -> None:
+def test_of_bad_losses_in_each_step_one_warning_is_enough_for_a_while():
     made, step = Made(steps=5, on_nonfinite="continue"), Record.step
 
-    def bad(number: int, *about: Any) -> None:
+    def bad(number: int, *about: Any):
         made.record.nonfinite = (number, float("nan"))
         step(made.record, number, *about)
 
@@ -158,7 +158,7 @@ def test_of_bad_losses_in_each_step_one_warning_is_enough_for_a_while() -> None:
         "the loss of rank 0 at step 1 is nan; training goes on"]
 
 
-def test_a_skipped_step_leaves_the_averages_of_batchnorm_as_they_were() -> None:
+def test_a_skipped_step_leaves_the_averages_of_batchnorm_as_they_were():
     made, norm, seen = Made(steps=2, evaluation=None, on_nonfinite="skip"), nn.BatchNorm1d(1), []
     made.loop.task.loss = lambda model, batch: model(norm(batch)).square().mean()
     made.loop.strategy.raw = norm

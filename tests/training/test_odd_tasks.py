@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,25 +12,8 @@ from torch import nn
 from gpu_engine.training import checkpoint
 
 from . import ranks
+from .conftest import names, own_task
 from .toy import Numbers
-
-
-def plan(run: Path, body: str, *, params: dict[str, Any] | None = None, **options: Any) -> Path:
-    """A run of the toy task with `body` as further lines of its class."""
-    task = run.with_name(f"{run.name}_task.py")
-    task.write_text(
-        "import atexit, csv, multiprocessing, os, random, signal, sys, threading, time\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from dataclasses import dataclass\nimport torch\nfrom torch import nn\n"
-        "from toy import ATTEMPT, RANK, Numbers, Toy\n\n"
-        "@dataclass\nclass Odd(Toy):\n"
-        + "".join(f"    {line}\n" for line in body.splitlines()))
-    return ranks.write_plan(run, f"{task}:Odd", params=params, **options)
-
-
-def names(run: Path) -> list[str]:
-    return [path.name for path in checkpoint.listed(run / "checkpoints")]
 
 
 @pytest.mark.parametrize(("made", "rates"), [
@@ -42,8 +23,7 @@ def names(run: Path) -> list[str]:
     ("Relative(model.parameters(), {'lr': None})", [None] * 3),
     ("Relative(model.parameters(), {})", [None] * 3),
 ])
-def test_a_learning_rate_of_any_kind_is_recorded_and_saved(
-        tmp_path: Path, made: str, rates: list[float | None]) -> None:
+def test_a_learning_rate_of_any_kind_is_recorded_and_saved(tmp_path, made, rates):
     body = f"""\
 def optimizer(self, model, lr):
     import numpy
@@ -57,7 +37,7 @@ def schedule(self, optimizer, total_steps):
     if isinstance(optimizer.param_groups[0].get("lr"), torch.Tensor):
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 / (1 + s))
 """
-    run = ranks.train(plan(tmp_path / "run", body, params={"double": False}, size=24,
+    run = ranks.train(own_task(tmp_path / "run", body, params={"double": False}, size=24,
                            train={"steps": 3, "checkpoint_every": 1}))
     steps = ranks.read(run, 0, "step")
     assert [e["step"] for e in steps] == [1, 2, 3]
@@ -65,7 +45,7 @@ def schedule(self, optimizer, total_steps):
     assert names(run) == ["step-00000001", "step-00000002", "step-00000003"]
 
 
-def test_a_forked_child_that_is_ended_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_forked_child_that_is_ended_does_not_end_the_run(tmp_path):
     """In one that is ended at once, nothing of our own may have run yet."""
     body = """\
 def train_data(self):
@@ -84,11 +64,11 @@ def end_a_child(self):
         child.join()
         assert child.exitcode == -signal.SIGTERM
 """
-    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 3}))
+    run = ranks.train(own_task(tmp_path / "run", body, size=24, train={"steps": 3}))
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
 
 
-def test_a_forked_child_has_the_handlers_of_any_program(tmp_path: Path) -> None:
+def test_a_forked_child_has_the_handlers_of_any_program(tmp_path):
     body = """\
 def train_data(self):
     heard, say = os.pipe()
@@ -103,7 +83,7 @@ def train_data(self):
     assert os.read(heard, 999) == b"(True, set(), -1)"
     return super().train_data()
 """
-    ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 3}))
+    ranks.train(own_task(tmp_path / "run", body, size=24, train={"steps": 3}))
 
 
 @pytest.mark.parametrize(("place", "handler"), [
@@ -111,8 +91,7 @@ def train_data(self):
     ("self.calls == 1", "lambda *_: sys.exit(0)"),  # by something that the first step has imported
     ("self.calls == 1", "signal.SIG_IGN"),
     ("self.calls == 4", "lambda *_: None")])
-def test_a_handler_of_the_tasks_own_does_not_cost_the_training(
-        tmp_path: Path, place: str, handler: str) -> None:
+def test_a_handler_of_the_tasks_own_does_not_cost_the_training(tmp_path, place, handler):
     body = f"""\
 def set_it(self):
     if {place}:
@@ -126,7 +105,7 @@ def trouble(self, loss):
         os.kill(os.getpid(), signal.SIGTERM)
     return super().trouble(loss)
 """
-    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 100_000},
+    run = ranks.train(own_task(tmp_path / "run", body, size=24, train={"steps": 100_000},
                            params={"pause": 0.01}))
     end = ranks.read(run, 0, "end")[-1]
     assert end["outcome"] == "stopped"
@@ -136,7 +115,7 @@ def trouble(self, loss):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_files_that_a_task_leaves_open_are_written(tmp_path: Path, fails: bool) -> None:
+def test_files_that_a_task_leaves_open_are_written(tmp_path, fails):
     """As at the end of any Python: threads end, functions of atexit are called, files written."""
     body = f"""\
 def train_data(self):
@@ -154,13 +133,13 @@ def trouble(self, loss):
         raise ArithmeticError("as the test wants it")
     return loss
 """
-    run = plan(tmp_path / "run", body, size=24, train={"steps": 3})
+    run = own_task(tmp_path / "run", body, size=24, train={"steps": 3})
     ranks.train(run, expect=int(fails), python=sys.executable)
     assert (tmp_path / "rows.csv").read_text().split() == ["1", "2", "3"]
     assert (tmp_path / "atexit").read_text() == "called"
 
 
-def test_held_out_data_is_read_in_its_own_precision(tmp_path: Path) -> None:
+def test_held_out_data_is_read_in_its_own_precision(tmp_path):
     """As training data is, and as in plain torch, where only the model computes in autocast."""
     body = """\
 def eval_data(self):
@@ -173,7 +152,7 @@ def metrics(self, model, batch):
     assert model(x).dtype == torch.bfloat16
     return {"float32": float(x.dtype == torch.float32), "count": 1}
 """
-    run = ranks.train(plan(tmp_path / "run", body, size=24, params={"double": False},
+    run = ranks.train(own_task(tmp_path / "run", body, size=24, params={"double": False},
                            train={"steps": 1}, amp={"dtype": "bf16"}))
     assert ranks.read(run, 0, "eval")[-1]["float32"] == 1
 
@@ -181,8 +160,7 @@ def metrics(self, model, batch):
 @pytest.mark.parametrize(("calls", "way", "accumulate"), [
     (1, "getattr(model, 'module', model)", 1),
     (2, "self.net", 2)])  # the last pass of two averages gradients
-def test_a_pass_around_ddp_is_refused(
-        tmp_path: Path, calls: int, way: str, accumulate: int) -> None:
+def test_a_pass_around_ddp_is_refused(tmp_path, calls, way, accumulate):
     body = f"""\
 def model(self):
     self.net = super().model()
@@ -195,7 +173,7 @@ def loss(self, model, batch):
     return super().loss(model, batch)
 """
     options = {"size": 24, "params": {"held_out": 10}, "accumulate": accumulate}
-    run = ranks.train(plan(tmp_path / "run", body, world=2, train={"steps": 9}, **options),
+    run = ranks.train(own_task(tmp_path / "run", body, world=2, train={"steps": 9}, **options),
                       expect=1)
     for rank in range(2):
         (error,) = ranks.read(run, rank, "error")
@@ -204,12 +182,12 @@ def loss(self, model, batch):
         assert "did not call the model that it is given" in error["message"]
         assert error["traceback"] == ""
         assert ranks.read(run, rank, "end")[-1]["steps"] == (calls - 1) // accumulate
-    ranks.train(plan(tmp_path / "alone", body, train={"steps": 9}, **options))
+    ranks.train(own_task(tmp_path / "alone", body, train={"steps": 9}, **options))
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_skipped_step_leaves_the_models_buffers_alone(tmp_path: Path, world: int) -> None:
+def test_a_skipped_step_leaves_the_models_buffers_alone(tmp_path):
     """As a loop of plain torch that leaves the whole step out."""
+    world = 2
     body = """\
 def model(self):
     torch.manual_seed(4)
@@ -226,7 +204,7 @@ def loss(self, model, batch):
     return (model(x) - y).square().mean()
 """
     (tmp_path / "saw").mkdir()
-    run = ranks.train(plan(tmp_path / "run", body, world=world, size=24,
+    run = ranks.train(own_task(tmp_path / "run", body, world=world, size=24,
                            params={"record": str(tmp_path / "saw")},
                            train={"steps": 5, "on_nonfinite": "skip"}))
     assert ranks.read(run, 0, "step")[-1]["skipped"] == 1
@@ -245,12 +223,12 @@ def loss(self, model, batch):
             if rank:
                 net.load_state_dict(kept, strict=False)
         optimizer.step()
-    found = ranks.saved(checkpoint.listed(run / "checkpoints")[-1])["model"]
+    found = ranks.last(run)["model"]
     for name, value in net.state_dict().items():
         assert torch.allclose(found[name], value, rtol=1e-12, atol=1e-14), name
 
 
-def test_data_does_not_depend_on_what_the_model_draws(tmp_path: Path) -> None:
+def test_data_does_not_depend_on_what_the_model_draws(tmp_path):
     body = """\
 def data(self, what):
     with open(f"{self.record}/{what}-{RANK}", "w") as file:
@@ -267,7 +245,7 @@ def eval_data(self):
     for hidden, seed, world in ((16, 0, 1), (40, 0, 2), (16, 1, 1)):
         record = tmp_path / f"{hidden}-{seed}"
         record.mkdir()
-        ranks.train(plan(tmp_path / f"run{hidden}{seed}", body, world=world, size=24,
+        ranks.train(own_task(tmp_path / f"run{hidden}{seed}", body, world=world, size=24,
                          train={"steps": 1, "seed": seed},
                          params={"hidden": hidden, "record": str(record)}))
         saw.append([[(record / f"{what}-{rank}").read_text() for rank in range(world)]
@@ -278,7 +256,7 @@ def eval_data(self):
     assert not {*first[0], *first[1]} & {*other[0], *other[1]}
 
 
-def test_a_collate_of_the_objects_own_is_used(tmp_path: Path) -> None:
+def test_a_collate_of_the_objects_own_is_used(tmp_path):
     body = """\
 def __post_init__(self):
     super().__post_init__()
@@ -293,11 +271,11 @@ def loss(self, model, batch):
 def metrics(self, model, batch):
     return {"ones": batch[0].sum(), "count": batch[0].numel()}
 """
-    run = ranks.train(plan(tmp_path / "run", body, size=24, train={"steps": 1}))
+    run = ranks.train(own_task(tmp_path / "run", body, size=24, train={"steps": 1}))
     assert ranks.read(run, 0, "eval")[-1]["ones"] == 1
 
 
-def test_checkpoints_have_the_same_names_whether_a_model_is_compiled(tmp_path: Path) -> None:
+def test_checkpoints_have_the_same_names_whether_a_model_is_compiled(tmp_path):
     body = """\
 def model(self):
     net = super().model()
@@ -308,16 +286,16 @@ def model(self):
 """
     known = None
     for attempt, world in enumerate((1, 2, 1), 1):
-        run = plan(tmp_path / "run", body, size=24, world=world, train={"steps": 3 * attempt})
+        run = own_task(tmp_path / "run", body, size=24, world=world, train={"steps": 3 * attempt})
         ranks.train(run, attempt=attempt)
-        state = ranks.saved(checkpoint.listed(run / "checkpoints")[-1])
+        state = ranks.last(run)
         assert list(state["model"]) == ["0.weight", "0.bias", "3.weight", "3.bias"]
         assert state["step"] == 3 * attempt
         assert known is None or not torch.equal(state["model"]["0.weight"], known)
         known = state["model"]["0.weight"]
 
 
-def test_a_failed_rank_ends_though_a_thread_of_its_task_does_not(tmp_path: Path) -> None:
+def test_a_failed_rank_ends_though_a_thread_of_its_task_does_not(tmp_path):
     body = f"""\
 def trouble(self, loss):
     from gpu_engine.worker.rank import process
@@ -328,6 +306,6 @@ def trouble(self, loss):
     threading.Thread(target=threading.Event().wait).start()
     raise ArithmeticError("as the test wants it")
 """
-    run = plan(tmp_path / "run", body, size=24, train={"steps": 3})
+    run = own_task(tmp_path / "run", body, size=24, train={"steps": 3})
     ranks.train(run, expect=1, python=sys.executable)
     assert (tmp_path / "rows").read_text() == "1"

@@ -51,7 +51,7 @@ class Checked(Task):
             raise ValueError("side 96 is not known")
 
 
-def test_values_arrive_as_their_types() -> None:
+def test_values_arrive_as_their_types():
     task = build(Sample, {"width": 8, "rate": 1, "deep": True, "kind": "b", "limit": 3,
                           "sizes": [1, 2], "folder": "/tmp"})
     assert (task.width, task.rate, task.deep, task.kind, task.limit, task.sizes, task.folder) == (
@@ -71,19 +71,19 @@ def test_values_arrive_as_their_types() -> None:
     ({"wdith": 3}, "task.params.wdith: Sample has no such parameter; did you mean width?"),
     ({"zzz": 3}, "it has width, rate, name, deep, kind, limit, sizes, folder"),
 ])
-def test_wrong_values_say_what_was_expected(given: dict, said: str) -> None:
+def test_wrong_values_say_what_was_expected(given, said):
     with pytest.raises(TaskError) as caught:
         build(Sample, given)
     assert said in str(caught.value)
 
 
-def test_all_mistakes_are_listed_at_once() -> None:
+def test_all_mistakes_are_listed_at_once():
     with pytest.raises(TaskError) as caught:
         build(Sample, {"width": "x", "rate": "y", "nope": 1})
     assert len(str(caught.value).splitlines()) == 3
 
 
-def test_what_is_missing_or_refused() -> None:
+def test_what_is_missing_or_refused():
     with pytest.raises(TaskError, match="text: Needy needs it"):
         build(Needy, {})
     with pytest.raises(TaskError, match="refuses them: text is empty"):
@@ -101,19 +101,19 @@ def test_what_is_missing_or_refused() -> None:
     ({"width": 128}, "width = 128: more than 64 needs deep = true"),
     ({"side": 96}, "task.params: Checked refuses them: side 96 is not known"),
 ])
-def test_a_task_says_which_values_it_takes(given: dict, said: str) -> None:
+def test_a_task_says_which_values_it_takes(given, said):
     with pytest.raises(TaskError) as caught:
         build(Checked, given)
     assert said in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_a_task_takes_it_gets() -> None:
+def test_what_a_task_takes_it_gets():
     task = build(Checked, {"width": 128, "deep": True, "side": 64, "text": __file__})
     assert (task.width, task.text) == (128, __file__)
 
 
-def test_load_says_where_it_looked_and_why_it_failed(tmp_path: Path, monkeypatch) -> None:
+def test_load_says_where_it_looked_and_why_it_failed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def said(ref: str) -> str:
@@ -137,15 +137,3 @@ def test_load_says_where_it_looked_and_why_it_failed(tmp_path: Path, monkeypatch
         "from dataclasses import dataclass\nfrom gpu_engine import Task\nimport neighbour\n"
         "@dataclass\nclass Good(Task):\n    width: int = neighbour.WIDTH\n")
     assert build(load("good.py:Good"), {}).width == 7
-
-
-def test_default_metrics_are_exact_means() -> None:
-    import torch
-
-    class Plain(Task):
-        def loss(self, model, batch):
-            return batch["x"].mean()
-
-    sums = Plain().metrics(None, {"x": torch.tensor([1.0, 2.0, 6.0])})
-    assert sums["loss"] / sums["count"] == 3.0
-    assert sums["count"] == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -11,29 +9,24 @@ from torch import nn
 from gpu_engine.training.precision import Autocast, Precision
 
 from . import ranks
+from .conftest import own_task
 from .whole import WHOLE
 
-TF32 = """
-from dataclasses import dataclass
-from pathlib import Path
-import torch
-from toy import Toy
-b = torch.backends
-def told():
+TF32 = """\
+own: bool = False
+def told(self):
+    b = torch.backends
     return str([b.cuda.matmul.fp32_precision, b.cudnn.conv.fp32_precision,
                 b.cudnn.rnn.fp32_precision, b.cuda.matmul.allow_tf32, b.cudnn.allow_tf32,
-                torch.get_float32_matmul_precision()]) + chr(10)
-@dataclass
-class Own(Toy):
-    own: bool = False
-    def __post_init__(self):
-        super().__post_init__()
-        Path(self.record, "found").write_text(told())
-        if self.own:
-            b.cuda.matmul.allow_tf32 = b.cudnn.allow_tf32 = False
-    def loss(self, model, batch):
-        Path(self.record, "trained").write_text(told())
-        return super().loss(model, batch)
+                torch.get_float32_matmul_precision()])
+def __post_init__(self):
+    super().__post_init__()
+    Path(self.record, "found").write_text(self.told())
+    if self.own:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+def loss(self, model, batch):
+    Path(self.record, "trained").write_text(self.told())
+    return super().loss(model, batch)
 """
 AS_IT_IS = str(["none", "tf32", "tf32", False, True, "highest"])  # PyTorch's own
 ON = str(["tf32", "tf32", "tf32", True, True, "high"])
@@ -43,20 +36,16 @@ OFF = str(["ieee", "none", "none", False, False, "highest"])
 @pytest.mark.parametrize(("asked", "own", "found", "trained"), [
     (False, False, AS_IT_IS, AS_IT_IS), (False, True, AS_IT_IS, OFF),
     (True, False, ON, ON), (True, True, ON, OFF)])
-def test_tf32_is_left_alone_unless_asked_for(tmp_path: Path, asked: bool, own: bool, found: str,
-                                             trained: str) -> None:
+def test_tf32_is_left_alone_unless_asked_for(tmp_path, asked, own, found, trained):
     """A task's own settings hold. The old and the new settings agree: otherwise PyTorch raises when
     an old one is read."""
-    task = tmp_path / "own.py"
-    task.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n" + TF32)
-    ranks.train(ranks.write_plan(
-        tmp_path / "run", f"{task}:Own", params={"own": own, "record": str(tmp_path)},
-        train={"steps": 1}, amp={"tf32": asked}))
-    assert (tmp_path / "found").read_text().strip() == found
-    assert (tmp_path / "trained").read_text().strip() == trained
+    ranks.train(own_task(tmp_path / "run", TF32, params={"own": own, "record": str(tmp_path)},
+                         train={"steps": 1}, amp={"tf32": asked}))
+    assert (tmp_path / "found").read_text() == found
+    assert (tmp_path / "trained").read_text() == trained
 
 
-def test_bf16_computes_in_bf16_and_keeps_weights_in_float32() -> None:
+def test_bf16_computes_in_bf16_and_keeps_weights_in_float32():
     model, precision = nn.Linear(4, 4), Precision("bf16", "cpu")
     with precision.autocast():
         assert model(torch.randn(2, 4)).dtype == torch.bfloat16
@@ -65,15 +54,8 @@ def test_bf16_computes_in_bf16_and_keeps_weights_in_float32() -> None:
     assert model.weight.dtype == torch.float32
 
 
-def test_bf16_trains(tmp_path: Path) -> None:
-    run = ranks.write_plan(tmp_path / "run", "gpu_engine.tasks.digits:Digits", world=2, size=64,
-                           train={"epochs": 10, "lr": 3e-3}, amp={"dtype": "bf16"})
-    ranks.train(run)
-    assert ranks.read(run, 0, "eval")[-1]["accuracy"] > 0.9
-
-
 @pytest.mark.parametrize("check", [False, True])
-def test_clipping_limits_the_norm(check: bool) -> None:
+def test_clipping_limits_the_norm(check):
     weight = nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     precision = Precision("off", "cpu", leave_out_nonfinite=check)
@@ -84,7 +66,7 @@ def test_clipping_limits_the_norm(check: bool) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [0.0, 100.0])
-def test_a_scaler_skips_steps_that_are_not_finite(clip: float, fused: bool) -> None:
+def test_a_scaler_skips_steps_that_are_not_finite(clip, fused):
     """GradScaler starts at a scale of 65536 and halves it at each skipped step. The caller sees
     the skip, and a checkpoint the scale. A fused optimizer unscales and skips by itself."""
     def adam(weight: nn.Parameter) -> torch.optim.Optimizer:
@@ -109,19 +91,13 @@ def test_a_scaler_skips_steps_that_are_not_finite(clip: float, fused: bool) -> N
 
     precision = Precision("fp16", "cpu")
     precision.load_state_dict(state)
-    assert precision.state_dict()["scale"] == 65536 / 4
-    assert step(1.0)
-    plain.zero_grad()
-    weight.grad = 2 * weight.detach()
-    plain.step()
-    assert torch.allclose(ours, weight, rtol=1e-6)
     assert not step(float("inf"))
     assert precision.state_dict()["scale"] == 65536 / 8
     assert Precision("bf16", "cpu").state_dict() is None
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> None:
+def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip):
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     precision = Precision("off", "cpu", leave_out_nonfinite=True)
@@ -137,21 +113,14 @@ def test_a_bad_loss_leaves_weights_and_optimizer_as_they_were(clip: float) -> No
     assert all(torch.equal(v, moments[k]) for k, v in optimizer.state[weight].items())
 
 
-def test_inner_accumulation_steps_do_not_sync(tmp_path: Path) -> None:
+def test_inner_accumulation_steps_do_not_sync(tmp_path):
     """DDP itself knows whether the next pass will average gradients."""
-    task = tmp_path / "watching.py"
-    task.write_text(
-        "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parent)) + ")\n"
-        "from dataclasses import dataclass\nfrom pathlib import Path\nfrom toy import Toy\n\n"
-        "@dataclass\nclass Watching(Toy):\n"
-        "    def loss(self, model, batch):\n"
-        "        with Path(self.record, 'syncs.txt').open('a') as file:\n"
-        "            file.write(f'{int(model.require_backward_grad_sync)}')\n"
-        "            self.cap = model.bucket_bytes_cap\n"
-        "        assert self.cap == 3 << 20, 'parallel.bucket_cap_mb'\n"
-        "        return super().loss(model, batch)\n")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Watching", world=1, mode="ddp", size=24,
-                           accumulate=4, params={"record": str(tmp_path)}, train={"steps": 3},
-                           parallel={"bucket_cap_mb": 3})
-    ranks.train(run)
+    ranks.train(own_task(tmp_path / "run", """\
+def loss(self, model, batch):
+    with Path(self.record, 'syncs.txt').open('a') as file:
+        file.write(f'{int(model.require_backward_grad_sync)}')
+    assert model.bucket_bytes_cap == 3 << 20, 'parallel.bucket_cap_mb'
+    return super().loss(model, batch)
+""", mode="ddp", size=24, accumulate=4, params={"record": str(tmp_path)}, train={"steps": 3},
+                         parallel={"bucket_cap_mb": 3}))
     assert (tmp_path / "syncs.txt").read_text() == "0001" * 3

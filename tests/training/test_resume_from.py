@@ -16,7 +16,7 @@ from .test_checkpoint import flip
 TRAIN = {"steps": 12, "checkpoint_every": 3, "keep": 9}
 
 
-def told(run: Path, step: int, attempt: int) -> None:
+def told(run: Path, step: int, attempt: int):
     plan = json.loads((run / "plan.json").read_text())
     plan["resume_from"] = {"checkpoint": checkpoint.name_of(step), "attempt": attempt}
     (run / "plan.json").write_text(json.dumps(plan))
@@ -27,7 +27,7 @@ def steps(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_it_goes_on_from_there_and_later_checkpoints_are_set_aside(make, world: int) -> None:
+def test_it_goes_on_from_there_and_later_checkpoints_are_set_aside(make, world):
     """The attempt starts from step 6 of 12 and is killed after its own step 9; the restart goes on
     from that checkpoint of step 9."""
     run = ranks.train(make("run", {"dropout": 0.2}, world=world, size=24, train=TRAIN))
@@ -50,7 +50,7 @@ def test_it_goes_on_from_there_and_later_checkpoints_are_set_aside(make, world: 
     assert not (run / "checkpoints" / "before-attempt-3").exists()
 
 
-def test_a_damaged_checkpoint_is_an_error_and_changes_nothing(make) -> None:
+def test_a_damaged_checkpoint_is_an_error_and_changes_nothing(make):
     run = ranks.train(make("run", size=24, train=TRAIN))
     flip(run / "checkpoints" / "step-00000006" / "state.pt")
     told(run, 6, attempt=2)
@@ -62,7 +62,7 @@ def test_a_damaged_checkpoint_is_an_error_and_changes_nothing(make) -> None:
     assert steps(run / "checkpoints") == [3, 6, 9, 12]
 
 
-def test_a_missing_checkpoint_is_an_error(make) -> None:
+def test_a_missing_checkpoint_is_an_error(make):
     run = ranks.train(make("run", size=24, train=TRAIN))
     told(run, 7, attempt=2)
     ranks.train(run, attempt=2, expect=1)

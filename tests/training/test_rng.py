@@ -10,7 +10,7 @@ from . import ranks
 TASK = f"{Path(__file__).with_name('draws_task.py')}:Draws"
 
 
-def drawn(folder: Path, rank: int, attempt: int = 1, what: str = "drawn") -> list:
+def drawn(folder: Path, rank: int, attempt=1, what="drawn") -> list:
     path = folder / f"{what}-{rank}-{attempt}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -22,7 +22,7 @@ def plan(folder: Path, seed: int, **params) -> Path:
                                    "checkpoint_async": False})
 
 
-def test_random_numbers_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
+def test_random_numbers_of_ranks_seeds_and_attempts(tmp_path):
     whole = ranks.train(plan(tmp_path / "whole", 3))
     mine = [drawn(whole, r) for r in range(2)]
     assert [len(m) for m in mine] == [12, 12]
@@ -52,7 +52,7 @@ def test_random_numbers_of_ranks_seeds_and_attempts(tmp_path: Path) -> None:
     assert all(t[k] != m[k] for t, m in zip(theirs, mine[0], strict=True) for k in kinds)
 
 
-def test_a_rank_that_is_seeded_anew_draws_what_nobody_has_drawn_before(tmp_path: Path) -> None:
+def test_a_rank_that_is_seeded_anew_draws_what_nobody_has_drawn_before(tmp_path):
     """After a resume with another number of ranks no rank's own generators fit."""
     run = plan(tmp_path / "run", 3, die_at=8)
     with ranks.started(run) as first:

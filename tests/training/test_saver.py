@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ from gpu_engine.worker.rank.recorder import Recorder
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., Saver]:
+def made(tmp_path):
     def make(weights: list[tuple[str, torch.Tensor]] | None = None, **train: Any) -> Saver:
         (tmp_path / "ranks").mkdir()
         (tmp_path / "ranks" / "00000.jsonl").touch()
@@ -34,7 +33,7 @@ def made(tmp_path: Path) -> Callable[..., Saver]:
                       iter(weights or []), lambda: state)
         save = saver.save
 
-        def at(step: int, *metrics: Any, **how: Any) -> None:
+        def at(step: int, *metrics: Any, **how: Any):
             state["step"] = step
             save(step, *(metrics or ({},)), **how)
 
@@ -47,10 +46,10 @@ def steps(saver: Saver) -> list[int]:
     return [int(path.name[5:]) for path in checkpoint.listed(saver.folder)]
 
 
-def test_a_checkpoint_that_was_not_written_is_written_at_the_end(made, monkeypatch) -> None:
+def test_a_checkpoint_that_was_not_written_is_written_at_the_end(made, monkeypatch):
     saver, write = made(checkpoint_async=True), checkpoint.save
 
-    def full(*about: Any) -> None:
+    def full(*about: Any):
         raise checkpoint.NotWritten("the disk is full")
 
     monkeypatch.setattr(checkpoint, "save", full)
@@ -66,7 +65,7 @@ def test_a_checkpoint_that_was_not_written_is_written_at_the_end(made, monkeypat
 
 @pytest.mark.parametrize(("best", "better", "worse"), [("max:score", 0.6, 0.4),
                                                        ("min:score", 0.4, 0.6)])
-def test_only_what_is_better_is_the_best(made, best: str, better: float, worse: float) -> None:
+def test_only_what_is_better_is_the_best(made, best, better, worse):
     saver = made(best=best)
     assert not saver.record_evaluation(1, {"score": float("nan")})
     assert not any(saver.record_evaluation(1, {"other": 1.0}) for _ in range(2))
@@ -80,7 +79,7 @@ def test_only_what_is_better_is_the_best(made, best: str, better: float, worse: 
         assert saver.record_evaluation(3, {"score": score}) == is_best
 
 
-def test_no_weight_that_is_not_finite_is_saved_at_any_time(made) -> None:
+def test_no_weight_that_is_not_finite_is_saved_at_any_time(made):
     last = torch.ones(2)
     saver = made([("first", torch.ones(2)), ("last", last)], on_nonfinite="continue")
     saver.save(1)
@@ -91,7 +90,7 @@ def test_no_weight_that_is_not_finite_is_saved_at_any_time(made) -> None:
 
 
 @pytest.mark.parametrize("under_way", [True, False])
-def test_an_old_best_goes_with_the_evaluation_that_beats_it(made, under_way: bool) -> None:
+def test_an_old_best_goes_with_the_evaluation_that_beats_it(made, under_way):
     """The run may end after that: the next save, which would delete it, never comes."""
     saver = made(best="max:score", keep=2, checkpoint_async=under_way)
     saver.save(5, {"score": 0.5})
@@ -105,11 +104,11 @@ def test_an_old_best_goes_with_the_evaluation_that_beats_it(made, under_way: boo
     assert steps(saver) == [10, 15]
 
 
-def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path: Path, monkeypatch) -> None:
+def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path, monkeypatch):
     for step in (1, 2):
         checkpoint.save(tmp_path, {"step": step}, [b"rank"], {})
 
-    def fails(path: Path, **how: Any) -> None:
+    def fails(path: Path, **how: Any):
         (Path(path) / "state.pt").unlink()
 
     monkeypatch.setattr(shutil, "rmtree", fails)
@@ -117,7 +116,7 @@ def test_a_checkpoint_that_is_half_deleted_is_none(tmp_path: Path, monkeypatch) 
     assert [path.name for path in checkpoint.listed(tmp_path)] == ["step-00000002"]
 
 
-def test_an_evaluation_is_that_of_its_own_checkpoint_only(made) -> None:
+def test_an_evaluation_is_that_of_its_own_checkpoint_only(made):
     saver = made(checkpoint_async=True)
     saver.save(5)
     assert not saver.record_evaluation(5, {"score": 0.5})

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from gpu_engine import Task
-from gpu_engine.training import checkpoint
 from gpu_engine.training.schedule import Schedule
 
 from . import ranks, schedules
@@ -39,11 +38,10 @@ def plain(which: str, kind: str, total: int, lr: float, steps: int) -> list[list
 class Run:
     """A run of the task in schedules.py, whose attempts write down their settings."""
 
-    def __init__(self, path: Path, **params: Any) -> None:
+    def __init__(self, path: Path, **params: Any):
         self.path, self.params, self.attempts = path, params, 0
 
-    def attempt(self, *, size: int = 8, world: int = 1, expect: int = 0,
-                **train: Any) -> list[list[dict[str, Any]]]:
+    def attempt(self, *, size=8, world=1, expect=0, **train: Any) -> list[list[dict[str, Any]]]:
         """Train once more; the settings of each step of this attempt, on rank 0."""
         self.attempts += 1
         ranks.write_plan(self.path, USE, size=size, world=world, train=train,
@@ -55,7 +53,7 @@ class Run:
 
 
 @pytest.mark.parametrize("which", SCHEDULES)
-def test_resumed_with_more_steps_and_another_rate(tmp_path: Path, which: str) -> None:
+def test_resumed_with_more_steps_and_another_rate(tmp_path, which):
     run = Run(tmp_path, which=which)
     assert run.attempt(steps=20) == plain(which, "AdamW", 20, 0.01, 20)
     assert run.attempt(steps=40) == plain(which, "AdamW", 40, 0.01, 40)[20:]
@@ -63,7 +61,7 @@ def test_resumed_with_more_steps_and_another_rate(tmp_path: Path, which: str) ->
     assert "Warning" not in ranks.logs(tmp_path)
 
 
-def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
+def test_epochs_and_batch_make_another_total(tmp_path):
     """40 examples: 5 steps an epoch of 8, 10 of 4."""
     run = Run(tmp_path, which="OneCycleLR", kind="SGD")
     assert run.attempt(epochs=2) == plain("OneCycleLR", "SGD", 10, 0.01, 10)
@@ -71,7 +69,7 @@ def test_epochs_and_batch_make_another_total(tmp_path: Path) -> None:
     assert run.attempt(epochs=5, size=4) == plain("OneCycleLR", "SGD", 35, 0.01, 35)[15:]
 
 
-def test_an_unchanged_schedule_goes_on(tmp_path: Path) -> None:
+def test_an_unchanged_schedule_goes_on(tmp_path):
     """Killed in step 14 of 20, after the checkpoint of step 12. Training waits for that write, as
     killing the process would end a write in its thread."""
     train = {"steps": 20, "checkpoint_every": 6, "checkpoint_async": False}
@@ -82,7 +80,7 @@ def test_an_unchanged_schedule_goes_on(tmp_path: Path) -> None:
         assert run.attempt(**train) == whole[12:]
 
 
-def test_only_steps_that_were_taken_count(tmp_path: Path) -> None:
+def test_only_steps_that_were_taken_count(tmp_path):
     """Two of the first 20 steps are skipped, so the schedule has advanced 18 times by then."""
     run = Run(tmp_path, which="OneCycleLR", nan_at=[4, 9])
     first = run.attempt(steps=20, on_nonfinite="skip")
@@ -93,23 +91,17 @@ def test_only_steps_that_were_taken_count(tmp_path: Path) -> None:
         "OneCycleLR", "AdamW", 40, 0.01, 38)[18:]
 
 
-def test_two_ranks_follow_alike(tmp_path: Path) -> None:
-    run = Run(tmp_path, which="ChainedScheduler")
-    run.attempt(steps=10, world=2)
-    assert run.attempt(steps=30, world=2) == plain("ChainedScheduler", "AdamW", 30, 0.01, 30)[10:]
-
-
-def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path: Path) -> None:
+def test_a_changed_option_of_the_optimizer_counts_and_its_moments_stay(tmp_path):
     run = Run(tmp_path, which="CosineAnnealingLR", decay=0.01)
     run.attempt(steps=10)
     run.params["decay"] = 0.5
     seen = run.attempt(steps=20)
     assert {g["weight_decay"] for groups in seen for g in groups} == {0.5}
-    saved = ranks.saved(checkpoint.listed(tmp_path / "checkpoints")[-1])
+    saved = ranks.last(tmp_path)
     assert {float(s["step"]) for s in saved["optimizer"]["state"].values()} == {20.0}
 
 
-def test_values_that_an_optimizer_learns_in_its_options_stay() -> None:
+def test_values_that_an_optimizer_learns_in_its_options_stay():
     """Like Prodigy's estimate `d`, which neither the task nor a schedule sets. The learning rate is
     a tensor, as compiled or captured optimizers need it."""
     def made(lr: float, total: int) -> tuple[torch.optim.Optimizer, Schedule]:
@@ -142,7 +134,7 @@ def test_values_that_an_optimizer_learns_in_its_options_stay() -> None:
         assert opt.param_groups[0]["lr"].item() == twin.param_groups[0]["lr"].item()
 
 
-def test_a_changed_parameter_of_the_task_counts() -> None:
+def test_a_changed_parameter_of_the_task_counts():
     """Even if only a function of the schedule uses it, which is not part of its state, and for
     options that torch's own schedules never move."""
     class Decays(torch.optim.lr_scheduler.MultiplicativeLR):
@@ -172,7 +164,7 @@ def test_a_changed_parameter_of_the_task_counts() -> None:
         assert opt.param_groups[0]["weight_decay"] == factor ** 3
 
 
-def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
+def test_no_schedule_takes_the_new_rate(tmp_path):
     run = Run(tmp_path)
     run.attempt(steps=3)
     assert [[g["lr"] for g in groups] for groups in run.attempt(steps=4, lr=0.04)] == [[0.04, 0.01]]
@@ -184,7 +176,7 @@ def test_no_schedule_takes_the_new_rate(tmp_path: Path) -> None:
     ({"epochs": 2}, {"epochs": 1}, "train.epochs = 1: the checkpoint to go on from is already "
                                    "in epoch 3"),
 ])
-def test_fewer_steps_than_are_done_are_refused(tmp_path: Path, first, then, words) -> None:
+def test_fewer_steps_than_are_done_are_refused(tmp_path, first, then, words):
     run = Run(tmp_path, which="OneCycleLR")
     run.attempt(**first)
     run.attempt(**then, expect=1)
@@ -203,7 +195,7 @@ def plateau(values: list[float], lr: float, **options: Any) -> float:
     return opt.param_groups[0]["lr"]
 
 
-def test_plateau_steps_on_each_evaluation(tmp_path: Path) -> None:
+def test_plateau_steps_on_each_evaluation(tmp_path):
     """Evaluated every second step, resumed with more steps, another rate, another patience."""
     run = Run(tmp_path, which="ReduceLROnPlateau", patience=0)
     seen: list[float] = []
@@ -220,7 +212,7 @@ def test_plateau_steps_on_each_evaluation(tmp_path: Path) -> None:
     assert len(set(seen)) > 4, "the rate was never lowered: the test proved nothing"
 
 
-def test_plateau_needs_an_evaluation_and_a_name(tmp_path: Path) -> None:
+def test_plateau_needs_an_evaluation_and_a_name(tmp_path):
     refused = {
         "eval": ({"held_out": 0}, "there is no evaluation: give the task an eval_data"),
         "max": ({"mode": "max"}, "set schedule_metric in the task to the name of that value"),

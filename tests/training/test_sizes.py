@@ -1,15 +1,12 @@
 """What a rank takes from its plan: its number of examples and the scaled learning rate."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 from . import ranks
-from .conftest import recorded
+from .conftest import own_task, recorded
 
 
-def test_dp_reads_all_replicas_shares_and_the_rate_is_the_scaled_one(make) -> None:
+def test_dp_reads_all_replicas_shares_and_the_rate_is_the_scaled_one(make):
     """Planned for two replicas at twice the rate. A global batch of 24, in two passes: 12 each."""
     run = make("run", {"pause": 0.002}, mode="dp", size=24, accumulate=2,
                train={"steps": 4, "lr": 0.01})
@@ -27,26 +24,15 @@ def test_dp_reads_all_replicas_shares_and_the_rate_is_the_scaled_one(make) -> No
     assert (schedule["batch"], schedule["steps_per_epoch"]) == (24, 10)
 
 
-def test_the_rate_counts_the_examples_of_all_passes_of_a_step(make, tmp_path: Path) -> None:
-    task = tmp_path / "counting.py"
-    task.write_text(f"""
-import sys
-from dataclasses import dataclass
-sys.path.append({str(Path(__file__).parent)!r})
-from gpu_engine.worker.rank.recorder import Recorder
-from toy import Toy
-
-def step(self, step, epoch, loss, lr, examples, wait):
-    print("examples", examples)
-    own(self, step, epoch, loss, lr, examples, wait)
-
-own, Recorder.step = Recorder.step, step
-
-@dataclass
-class Counting(Toy):
-    pass
-""")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Counting", world=2, size=24, accumulate=3,
-                           train={"steps": 2})
-    ranks.train(run)
+def test_the_rate_counts_the_examples_of_all_passes_of_a_step(tmp_path):
+    run = ranks.train(own_task(tmp_path / "run", """\
+def __post_init__(self):
+    from gpu_engine.worker.rank.recorder import Recorder
+    super().__post_init__()
+    own = Recorder.step
+    def step(self, step, epoch, loss, lr, examples, wait):
+        print("examples", examples)
+        own(self, step, epoch, loss, lr, examples, wait)
+    Recorder.step = step
+""", world=2, size=24, accumulate=3, train={"steps": 2}))
     assert ranks.logs(run).count("examples 12\n") == 4  # 24 over two ranks, in two steps

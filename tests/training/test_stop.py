@@ -7,8 +7,8 @@ import multiprocessing
 import os
 import signal
 import subprocess
-from pathlib import Path
 
+import psutil
 import pytest
 from torch.utils.data import DataLoader
 
@@ -16,8 +16,9 @@ from gpu_engine.common import procs
 from gpu_engine.training import checkpoint
 from gpu_engine.worker.rank.process import in_loader_worker
 
+from ..conftest import wait_for
 from . import ranks
-from .conftest import recorded
+from .conftest import names, own_task, recorded
 
 # One long epoch, as between two epochs the ranks communicate anyway.
 SLOW = {"pause": 0.01, "examples": 120_000}
@@ -25,7 +26,7 @@ LONG = {"steps": 5000, "checkpoint_every": 0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_signal_to_one_rank_stops_all_at_the_same_step(make, number: int) -> None:
+def test_signal_to_one_rank_stops_all_at_the_same_step(make, number):
     run = make("run", SLOW, world=2, size=24, train=LONG)
     with ranks.started(run) as first:
         first.until(lambda: len(ranks.read(run, 1, "step")) > 3)
@@ -41,27 +42,21 @@ def test_signal_to_one_rank_stops_all_at_the_same_step(make, number: int) -> Non
 
 
 @pytest.mark.parametrize(("pause", "asked_at"), [(0.3, 4), (0.0, 200)])
-def test_a_stop_takes_one_step_more_at_most(tmp_path: Path, pause: float, asked_at: int) -> None:
+def test_a_stop_takes_one_step_more_at_most(tmp_path, pause, asked_at):
     """The rank that is asked ends its step; the other may be in the next one by then."""
-    task = tmp_path / "asked.py"
-    task.write_text(
-        f"import os, signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from dataclasses import dataclass\nfrom toy import RANK, Toy\n\n"
-        "@dataclass\nclass Asked(Toy):\n"
-        "    def trouble(self, loss):\n"
-        f"        if (self.calls, RANK) == ({asked_at}, 1):\n"
-        "            os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        return super().trouble(loss)\n")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Asked", world=2, size=24, train=LONG,
-                           params={**SLOW, "pause": pause})
-    ranks.train(run)
+    run = ranks.train(own_task(tmp_path / "run", f"""\
+def trouble(self, loss):
+    if (self.calls, RANK) == ({asked_at}, 1):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return super().trouble(loss)
+""", world=2, size=24, train=LONG, params={**SLOW, "pause": pause}))
     ends = [ranks.read(run, r, "end")[-1] for r in range(2)]
     assert [e["outcome"] for e in ends] == ["stopped", "stopped"]
     assert ends[0]["steps"] == ends[1]["steps"]
     assert asked_at <= ends[0]["steps"] <= asked_at + 1
 
 
-def test_stop_while_waiting_for_ranks_that_do_not_come(make) -> None:
+def test_stop_while_waiting_for_ranks_that_do_not_come(make):
     run = make("run", world=2, size=24)
     with ranks.started(run, only=[0]) as first:
         first.until(lambda: ranks.read(run, 0, "phase"))
@@ -70,12 +65,12 @@ def test_stop_while_waiting_for_ranks_that_do_not_come(make) -> None:
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
 
 
-def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make) -> None:
+def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make):
     run = make("run", SLOW, size=24, train={**LONG, "workers": 2})
     with ranks.started(run) as first:
         first.until(lambda: len(ranks.read(run, 0, "step")) > 2)
         pid = first.processes[0].pid
-        workers = children(pid)
+        workers = [child.pid for child in psutil.Process(pid).children()]
         assert len(workers) == 2
         for worker in workers:
             os.kill(worker, signal.SIGINT)
@@ -87,11 +82,11 @@ def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make) -> None:
         first.wait()
     ranks_gone = [lambda w=w, t=t: not procs.alive(w, t) for w, t in ticks.items()]
     for gone in ranks_gone:
-        wait(gone, 3.0)  # DataLoader's own watchdog looks every five seconds
+        wait_for(gone, 3.0)  # DataLoader's own watchdog looks every five seconds
 
 
 @pytest.mark.parametrize(("by_its_rank", "code"), [(True, 0), (False, -signal.SIGTERM)])
-def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, code: int) -> None:
+def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank, code):
     """When a rank exits, Python ends the workers that are left. torch would report that as a
     failure, at whatever the rank is doing at that moment."""
     before = set(multiprocessing.active_children())
@@ -109,7 +104,7 @@ def test_a_loader_worker_that_its_rank_ends_has_not_failed(by_its_rank: bool, co
     assert worker.exitcode == code
 
 
-def test_rank_dies_with_its_parent(make, tmp_path) -> None:
+def test_rank_dies_with_its_parent(make, tmp_path):
     """A rank must not outlive the process that has started it, even if that is killed."""
     run = make("run", SLOW, size=24, train=LONG)
     program = tmp_path / "parent.py"
@@ -120,15 +115,15 @@ def test_rank_dies_with_its_parent(make, tmp_path) -> None:
                        "os.waitpid(rank, 0)\n")
     parent = ranks.zygote().start(["--run", str(run)], dict(os.environ), tmp_path / "log", program)
     try:
-        wait(lambda: ranks.read(run, 0, "step"), 60)
+        wait_for(lambda: ranks.read(run, 0, "step"))
     finally:
         parent.kill()
         assert parent.wait() == -signal.SIGKILL
     start = ranks.read(run, 0, "start")[0]
-    wait(lambda: not procs.alive(start["pid"], start["started"]))
+    wait_for(lambda: not procs.alive(start["pid"], start["started"]))
 
 
-def test_stack_dump_on_sigusr2_and_training_goes_on(make) -> None:
+def test_stack_dump_on_sigusr2_and_training_goes_on(make):
     run = make("run", SLOW, size=24, train=LONG)
     with ranks.started(run) as first:
         first.until(lambda: ranks.read(run, 0, "step"))
@@ -139,7 +134,7 @@ def test_stack_dump_on_sigusr2_and_training_goes_on(make) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_bad_loss_stops_all_and_keeps_the_good_checkpoint(make, world: int) -> None:
+def test_bad_loss_stops_all_and_keeps_the_good_checkpoint(make, world):
     run = make("run", {"nan_at": 6, "rank": world - 1, "pause": 0.002}, world=world, size=24,
                train={"steps": 100, "checkpoint_every": 5})
     ranks.train(run, expect=1)
@@ -149,30 +144,25 @@ def test_bad_loss_stops_all_and_keeps_the_good_checkpoint(make, world: int) -> N
         assert f"rank {world - 1} at step 6" in error["message"]
         assert error["traceback"] == ""
         assert ranks.read(run, rank, "end")[-1]["outcome"] == "failed"
-    assert [p.name for p in checkpoint.listed(run / "checkpoints")] == ["step-00000005"]
+    assert names(run) == ["step-00000005"]
     checkpoint.verify(checkpoint.listed(run / "checkpoints")[0])
     losses = [x for e in ranks.read(run, world - 1, "step") for x in e["losses"]]
     assert losses[5] == "NaN"
 
 
-def test_a_bad_loss_with_good_weights_in_the_last_step_is_not_saved(tmp_path: Path) -> None:
+def test_a_bad_loss_with_good_weights_in_the_last_step_is_not_saved(tmp_path):
     """While steps go on, ranks hear of each other some time later; before a save they check every
     loss so far."""
-    task = tmp_path / "last.py"
-    task.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from dataclasses import dataclass\nfrom toy import RANK, Toy\n\n"
-        "@dataclass\nclass Last(Toy):\n"
-        "    def trouble(self, loss):\n"
-        "        return loss + (float('inf') if (self.calls, RANK) == (40, 1) else 0)\n")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Last", world=2, size=24,
-                           train={"steps": 40})
+    run = own_task(tmp_path / "run", """\
+def trouble(self, loss):
+    return loss + (float('inf') if (self.calls, RANK) == (40, 1) else 0)
+""", world=2, size=24, train={"steps": 40})
     ranks.train(run, expect=1)
     assert "rank 1 at step 40" in ranks.read(run, 0, "error")[-1]["message"]
     assert checkpoint.listed(run / "checkpoints") == []
 
 
-def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
+def test_skip_leaves_the_step_out_on_all_ranks(make):
     options = {"world": 2, "size": 24, "train": {"steps": 12, "on_nonfinite": "skip"}}
     params = {"schedule_rate": True, "pause": 0.002}
     run = ranks.train(make("skip", {**params, "nan_at": 4, "rank": 1}, **options))
@@ -189,46 +179,41 @@ def test_skip_leaves_the_step_out_on_all_ranks(make) -> None:
     warning = ranks.read(run, 1, "warning")[-1]["message"]
     assert "rank 1 at step 4" in warning
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
-    state = ranks.saved(checkpoint.listed(run / "checkpoints")[-1])
+    state = ranks.last(run)
     assert all(p.isfinite().all() for p in state["model"].values())
 
 
-def test_a_hundred_steps_left_out_in_a_row_end_the_run(tmp_path: Path) -> None:
+def test_a_hundred_steps_left_out_in_a_row_end_the_run(tmp_path):
     """Only in a row: 99 and 99 with a good step between them do not end the run."""
-    task = tmp_path / "bad.py"
-    task.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from dataclasses import dataclass\nfrom toy import Toy\n\n"
-        "@dataclass\nclass Bad(Toy):\n"
-        "    def trouble(self, loss):\n"
-        "        return loss if self.calls in (100, 200) else loss * float('nan')\n")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Bad", size=24,
-                           train={"steps": 400, "on_nonfinite": "skip"})
+    run = own_task(tmp_path / "run", """\
+def trouble(self, loss):
+    return loss if self.calls in (100, 200) else loss * float('nan')
+""", size=24, train={"steps": 400, "on_nonfinite": "skip"})
     ranks.train(run, expect=1)
     (error,) = ranks.read(run, 0, "error")
     assert error["message"].startswith("100 steps in a row up to step 300 were skipped")
     assert ranks.read(run, 0, "warning")
 
 
-def test_a_stream_without_a_whole_batch_ends_the_run(make) -> None:
+def test_a_stream_without_a_whole_batch_ends_the_run(make):
     run = make(params={"stream": True, "examples": 23}, size=24, train={"steps": 2})
     ranks.train(run, expect=1)
     (error,) = ranks.read(run, 0, "error")
     assert "not enough for one global batch" in error["message"]
 
 
-def test_continue_goes_on_but_never_saves_bad_weights(make) -> None:
+def test_continue_goes_on_but_never_saves_bad_weights(make):
     run = make("run", {"nan_at": 6}, size=24,
                train={"steps": 20, "checkpoint_every": 5, "on_nonfinite": "continue"})
     ranks.train(run)
-    assert [p.name for p in checkpoint.listed(run / "checkpoints")] == ["step-00000005"]
+    assert names(run) == ["step-00000005"]
     warnings = " ".join(e["message"] for e in ranks.read(run, 0, "warning"))
     assert "rank 0 at step 6" in warnings
     assert "not saved" in warnings
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_failure_of_one_rank_is_known_to_the_other(make, victim: int) -> None:
+def test_failure_of_one_rank_is_known_to_the_other(make, victim):
     run = make("run", {"raise_at": 5, "rank": victim}, world=2, size=24, train={"steps": 100})
     ranks.train(run, expect=1)
     own = ranks.read(run, victim, "error")[-1]
@@ -240,7 +225,7 @@ def test_failure_of_one_rank_is_known_to_the_other(make, victim: int) -> None:
     assert f"rank {victim}: ArithmeticError" in other["message"]
 
 
-def test_out_of_memory_says_how_much_was_wanted(make) -> None:
+def test_out_of_memory_says_how_much_was_wanted(make):
     run = make("run", {"oom_at": 3}, size=24, train={"steps": 10})
     ranks.train(run, expect=1)
     error = ranks.read(run, 0, "error")[-1]
@@ -248,38 +233,9 @@ def test_out_of_memory_says_how_much_was_wanted(make) -> None:
     assert error["requested"] == 20 * 2**20
 
 
-def children(pid: int) -> list[int]:
-    from pathlib import Path
-
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except OSError:
-            continue
-        if int(text.rpartition(")")[2].split()[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
-def wait(seen, timeout: float = 20.0) -> None:
-    import time
-
-    deadline = time.monotonic() + timeout
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_stop_before_training_began(make, tmp_path) -> None:
+def test_stop_before_training_began(tmp_path):
     """A task that is still reading its data ends at once, and nothing has failed."""
-    task = tmp_path / "slow.py"
-    task.write_text(
-        "import time\nfrom dataclasses import dataclass\nfrom gpu_engine import Task\n\n"
-        "@dataclass\nclass Slow(Task):\n"
-        "    def model(self):\n        from torch import nn\n        return nn.Linear(1, 1)\n"
-        "    def train_data(self):\n        time.sleep(60)\n")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Slow", world=2)
+    run = own_task(tmp_path / "run", "def train_data(self): time.sleep(60)", world=2)
     with ranks.started(run) as first:
         first.until(lambda: all(
             any(e["phase"] == "data" for e in ranks.read(run, r, "phase")) for r in range(2)))
@@ -291,7 +247,7 @@ def test_stop_before_training_began(make, tmp_path) -> None:
         assert not ranks.read(run, rank, "error")
 
 
-def test_sigterm_to_the_whole_group_spares_loader_workers(make) -> None:
+def test_sigterm_to_the_whole_group_spares_loader_workers(make):
     """torchrun sends SIGTERM to a rank's whole process group. The rank must still be able to
     save."""
     run = make("run", SLOW, size=24, train={**LONG, "workers": 2})
@@ -303,23 +259,14 @@ def test_sigterm_to_the_whole_group_spares_loader_workers(make) -> None:
     assert len(checkpoint.listed(run / "checkpoints")) == 1
 
 
-def test_an_error_after_a_request_to_stop_is_a_failure(tmp_path: Path) -> None:
-    task = tmp_path / "struck.py"
-    task.write_text(f"""
-import os, signal, sys
-from dataclasses import dataclass
-sys.path.append({str(Path(__file__).parent)!r})
-from toy import Toy
-
-@dataclass
-class Struck(Toy):
-    def trouble(self, loss):
-        if self.calls == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise ArithmeticError("in the step in which it was asked to stop")
-        return loss
-""")
-    run = ranks.write_plan(tmp_path / "run", f"{task}:Struck", train={"steps": 9})
+def test_an_error_after_a_request_to_stop_is_a_failure(tmp_path):
+    run = own_task(tmp_path / "run", """\
+def trouble(self, loss):
+    if self.calls == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise ArithmeticError("in the step in which it was asked to stop")
+    return loss
+""", train={"steps": 9})
     ranks.train(run, expect=1)
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "failed"
     assert ranks.read(run, 0, "error")[-1]["type"] == "ArithmeticError"

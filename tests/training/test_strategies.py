@@ -21,7 +21,7 @@ OFF = Precision("off", "cpu")
 class Divides(Task):
     """Notes which models were passed to `data_parallel`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.given: list[nn.Module] = []
 
     def data_parallel(self, model, devices):
@@ -29,7 +29,7 @@ class Divides(Task):
         return super().data_parallel(model, devices)
 
 
-def test_data_parallel_goes_through_the_task_and_its_replicas_enter_autocast() -> None:
+def test_data_parallel_goes_through_the_task_and_its_replicas_enter_autocast():
     """DataParallel does not pass autocast's type on to its threads, so the replica enters it."""
     raw, batch = nn.Linear(4, 4), torch.randn(2, 4)
     dp = strategy_of("dp")
@@ -47,7 +47,7 @@ def test_data_parallel_goes_through_the_task_and_its_replicas_enter_autocast() -
 
 
 @pytest.mark.parametrize("name", ["single", "dp"])
-def test_a_checkpoint_has_the_names_of_the_tasks_own_model(name: str) -> None:
+def test_a_checkpoint_has_the_names_of_the_tasks_own_model(name):
     """Loaded in another mode, it gives the same weights."""
     torch.manual_seed(0)
     there, here = (strategy_of(n)(Task(), nn.Linear(2, 1), JOB, OFF) for n in (name, "single"))
@@ -64,7 +64,7 @@ def test_a_checkpoint_has_the_names_of_the_tasks_own_model(name: str) -> None:
         here.load_full_state({"model": {}, "optimizer": {}}, optimizers[1])
 
 
-def test_norm_and_clipping_by_hand() -> None:
+def test_norm_and_clipping_by_hand():
     """Gradients (3, 0) and 4: their norm is 5."""
     strategy = strategy_of("single")(Task(), nn.Linear(2, 1), JOB, OFF)
     weight, bias = strategy.raw.weight, strategy.raw.bias
@@ -78,10 +78,10 @@ def test_norm_and_clipping_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", modes.names())
-def test_each_mode_has_its_strategy(name: str) -> None:
+def test_each_mode_has_its_strategy(name):
     assert issubclass(strategy_of(name), Strategy)
 
 
-def test_an_unknown_mode_has_no_strategy() -> None:
+def test_an_unknown_mode_has_no_strategy():
     with pytest.raises(SpecError, match="ring"):
         strategy_of("ring")

@@ -111,8 +111,6 @@ class Toy(Task):
     examples: int = 240
     "How many examples there are."
     held_out: int = 0
-    odd_names: bool = False
-    "Log values under names that the record itself uses."
     hidden: int = 16
     double: bool = True
     dropout: float = 0.0
@@ -209,7 +207,7 @@ class Toy(Task):
                 with Path(self.record, f"{RANK}-{ATTEMPT}.txt").open("a") as file:
                     shown = ",".join(map(str, numbers.tolist()))
                     file.write(f"{float(loss).hex()} {shown}\n")
-            log(twice=2 * loss, **({"t": loss, "step": -1.0} if self.odd_names else {}))
+            log(twice=2 * loss)
         return loss
 
     def trouble(self, loss):
@@ -228,5 +226,4 @@ class Toy(Task):
     def metrics(self, model, batch):
         x, y, numbers = batch
         error = (model(x) - y).square()
-        odd = {"step": 7.0 * len(x), "kind": numbers.sum()} if self.odd_names else {}
-        return {"loss": error.sum(), "numbers": numbers.sum(), "count": len(x)} | odd
+        return {"loss": error.sum(), "numbers": numbers.sum(), "count": len(x)}

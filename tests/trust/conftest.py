@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from .watching import Victim, Watch
 
 
 @pytest.fixture(scope="session")
-def victims() -> Iterator[list[Victim]]:
+def victims():
     """The one that lives is the last."""
     made = [Victim()]
     yield made
@@ -26,8 +25,7 @@ def victims() -> Iterator[list[Victim]]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victims: list[Victim]
-          ) -> Iterator[World]:
+def world(tmp_path, monkeypatch, victims):
     if any("ended" in word for word in victims[-1].signals()):
         victims.append(Victim())
     world = World(tmp_path, victims[-1].id)
@@ -47,7 +45,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victims: list[Victim]
     _remove(tmp_path)
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: Path):
     """pytest keeps the folders of three sessions; these would be many."""
     for path, _, _ in os.walk(folder):
         os.chmod(path, 0o700)  # noqa: PTH101
@@ -55,7 +53,7 @@ def _remove(folder: Path) -> None:
 
 
 @pytest.fixture
-def watch(world: World, victims: list[Victim]):
+def watch(world, victims):
     """Watches everything around the home, and the good run in it. To be called when the hostile
     folder has been made, as what it points at may have been made with it."""
     def begin() -> Watch:

@@ -14,12 +14,10 @@ import os
 import re
 import sys
 import time
-import zlib
 from pathlib import Path
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b]0;owned\x07\x9d0;owned\x9c\x9b31m\x1b[2J\u202ereversed\u2066\x00\r\b"
 PIECE = 256 << 10
-BOMB = bytes(256 << 20)
 STEP = "step-00000010"
 WRONG = (None, -1, 1e308, EVIL, [], [[1]], {}, {"a": 1}, True, 10**30)
 
@@ -66,16 +64,12 @@ class Host:
             yield piece("ranks/00000.jsonl", 0, b"")
             yield told(self, "completed")
             yield {"kind": "done"}
-        elif kind == "fetch":
+        elif kind == "choose":
             yield {"kind": "chosen", "name": STEP}
-            if request["content"]:
-                yield from (piece(f"{STEP}/{name}", 0, data) for name, data in FILES.items())
-                yield {"kind": "done"}
         else:
-            if kind == "hello":
-                yield {"kind": "clock", "clock": time.time()}
             for answer in self.good.get(kind, [{"kind": "done"}]):
-                yield answer | ({"boot": self.how, "place": self.how, "network": self.how}
+                yield answer | ({"boot": self.how, "place": self.how, "network": self.how,
+                                 "clock": time.time()}
                                 if answer["kind"] == "welcome" else {})
 
     def write(self, data):
@@ -96,11 +90,6 @@ def piece(name, offset, data, **more):
     """Bytes of a file."""
     return {"kind": "piece", "name": name, "offset": offset,
             "data": base64.b64encode(data).decode()} | more
-
-
-def packed(name, offset, data, **more):
-    """Bytes of a file, packed."""
-    return piece(name, offset, zlib.compress(data, 9), packed=True, **more)
 
 
 def told(host, state, **more):
@@ -183,25 +172,24 @@ def follows(*pieces, then="completed"):
 
 
 def mirror_without_end(host, request):
-    """Events, as fast as they are taken; a thousandth of it goes over the wire."""
+    """Events, as fast as they are taken."""
     yield told(host, "running")
     data, at = (b'{"t": 1, "kind": "warning", "message": "x"}\n' * 5900)[:PIECE], 0
     while True:
-        yield packed("ranks/00000.jsonl", at, data)
+        yield piece("ranks/00000.jsonl", at, data)
         at += len(data)
 
 
 def device(ident, **more):
     """A device, as the good answer has it."""
-    return lambda host: next(a for a in host.good["watch"] if a["kind"] == "devices")[
-        "inventory"]["devices"][0] | {"id": ident} | more
+    return lambda host: host.good["watch"][0]["inventory"]["devices"][0] | {"id": ident} | more
 
 
 def devices(*made):
     """These devices."""
     def hostile(host, request):
         for answer in host.usual(request["kind"], request):
-            if answer["kind"] == "devices":
+            if answer["kind"] == "welcome":
                 answer["inventory"]["devices"] = [m(host) for m in made]
             yield answer
 
@@ -250,7 +238,6 @@ RUNS = {
             "../../../outside/made", "/outside/made", "ranks/../../made", "state.json",
             "plan.json", "ranks/00007.jsonl", "notes.json", "node1.log",
             "hosts/evil.json", "checkpoints/step-00000010/state.pt", "", "\0", ".", EVIL))),
-    "a bomb": follows(lambda host: packed("ranks/00000.jsonl", 0, BOMB), then=None),
     "bytes at another place": follows(piece("ranks/00000.log", 10**12, b"x"), then=None),
     "bytes before its beginning": follows(piece("ranks/00000.log", -5, b"x"), then=None),
     "all with escapes": follows(
@@ -275,52 +262,12 @@ RUNS = {
 }
 """Hostile once a run is on them."""
 
-def weights(*pieces, name=STEP, manifest=FILES["manifest.json"]):
-    """This checkpoint: its manifest and then these pieces, or what they give."""
-    def hostile(host, request):
-        yield {"kind": "chosen", "name": name}
-        if request["content"]:
-            yield piece(f"{STEP}/manifest.json", 0, manifest)
-            for one in pieces:
-                yield from one() if callable(one) else (one,)
-            yield {"kind": "done"}
-
-    return {"fetch": hostile}
-
-
-def without_end():
-    """Zeros."""
-    at = 0
-    while True:
-        yield packed(f"{STEP}/state.pt", at, bytes(PIECE))
-        at += PIECE
-
-
 CHECKPOINTS = {
-    "no checkpoint any more": just("fetch", {"kind": "done"}),
-    **{f"a checkpoint called {name}": weights(piece(f"{STEP}/state.pt", 0, STATE), name=name)
+    "no checkpoint any more": just("choose", {"kind": "done"}),
+    **{f"a checkpoint called {name}": just("choose", {"kind": "chosen", "name": name})
        for name in ("../outside", "/outside", "step-00000011/../../x", EVIL, "..", "")},
-    "files that lead elsewhere": weights(*(piece(name, 0, b"owned") for name in (
-        "../outside/manifest.json", "/outside/made", "step-00000010/../../x.pt",
-        "step-00000010/\x1b]0;owned\x07.pt", "..", ""))),
-    "a state that is another": weights(piece(f"{STEP}/state.pt", 0, b"evil...")),
-    "no state": weights(),
-    "a state without end": weights(without_end),
-    "a state at another place": weights(piece(f"{STEP}/state.pt", 10**9, b"x")),
-    "a state that is a bomb": weights(lambda: [packed(f"{STEP}/state.pt", 0, BOMB)]),
-    "a state before its manifest": just("fetch", {"kind": "chosen", "name": STEP},
-                                        piece(f"{STEP}/state.pt", 0, STATE), {"kind": "done"}),
-    "a checkpoint is refused": just("fetch", {"kind": "failed", "message": EVIL * 99}),
-    "a checkpoint of wrong types": wrong("fetch", 3),
-    **{f"a manifest of {what}": weights(piece(f"{STEP}/state.pt", 0, STATE), manifest=content)
-       for what, content in {
-           "lists without end": deep("["), "numbers without end": b'{"step": 1e999, "files": {}}',
-           "wrong types": b'{"step": 1, "metrics": 7, "files": {"state.pt": {"sha256": "x"}}}',
-           "absurd sizes": b'{"step": 10, "files": {"state.pt": {"size": 1e300, "sha256": "x"}}}',
-           "escapes": json.dumps({"step": 20, "metrics": {EVIL: 1}, "files": {
-               "state.pt": {"size": 7, "sha256": EVIL}, f"../{EVIL}": {"sha256": EVIL}}}).encode(),
-           "names of wrong types": b'{"step": 1, "files": {"state.pt": {"sha256": "x"}, "a": 5}}',
-           }.items()},
+    "a checkpoint is refused": just("choose", {"kind": "failed", "message": EVIL * 99}),
+    "a checkpoint of wrong types": wrong("choose", 3),
 }
 """Hostile when they are asked for weights."""
 

@@ -1,14 +1,11 @@
 """Hostile run folders against the commands: nothing is executed, signalled or written outside
 of the home, nothing is printed that a terminal obeys, and there is neither traceback nor wait.
 
-`test_corpus_files` has those of which one file is not what it should be."""
-
-from __future__ import annotations
+Of those in which one file is not what it should be these are some; `test_corpus_files` has all."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
@@ -18,23 +15,27 @@ from gpu_engine.runs.folder import Run
 
 from ..command_line import called
 from ..conftest import wait_for
-from .commands import act, look
-from .hostile_runs import CASES, GOOD, HEAVY, NAMES, OF_FILES, World, make, runs_now
-from .watching import Watch, changed, tree
+from .commands import EVERY, act, look
+from .hostile_runs import ALIKE, GOOD, HEAVY, NAMES, OTHERS, SPECIAL, make, runs_now
+from .watching import changed, tree
 
-Begin = Callable[[], Watch]
+SOME = dict.fromkeys((*(name for name in OTHERS if any(word in name for word in (
+    "escapes", "a link to a file", "a link to a folder"))), *OTHERS[::11]))
 
 
-@pytest.mark.parametrize("name", [*(name for name in CASES if name not in OF_FILES), *NAMES])
-def test_folder(name: str, world: World, watch: Begin):
-    path = make(name, world)
+@pytest.mark.parametrize("name", [*SPECIAL, *NAMES, *SOME])
+def test_folder(name, world, watch):
+    """What would be executed or ended, and what is full of escapes, meets every command."""
+    path, every = make(name, world), EVERY
+    if name in SPECIAL and any(w in name for w in ("executes", "nothing to do", "every text")):
+        every = 1
     watching = watch()
-    look(watching, path, name, few=name in HEAVY)
-    act(watching, path, name)
+    look(watching, path, name, few=name in HEAVY | ALIKE, every=every)
+    act(watching, path, name, every=every)
     assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))
 
 
-def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
+def test_nothing_of_the_tests_own_is_wrong(world, watch):
     """The good run alone: every command does what it is for."""
     path = make("", world, "77aa")
     watching = watch()
@@ -49,7 +50,7 @@ def test_nothing_of_the_tests_own_is_wrong(world: World, watch: Begin):
 
 
 @pytest.mark.parametrize("linked", ["ranks", "ranks/00000.jsonl", "lock"])
-def test_a_process_of_another_run_is_not_this_ones(linked: str, world: World, watch: Begin):
+def test_a_process_of_another_run_is_not_this_ones(linked, world, watch):
     """Its files are links to those that a process of another run has open, and it names that."""
     other, path = world.runs / GOOD, make("", world, "77aa")
     with subprocess.Popen(["sleep", "1000"], stdin=(other / "ranks/00000.jsonl").open("rb"),
@@ -71,7 +72,7 @@ def test_a_process_of_another_run_is_not_this_ones(linked: str, world: World, wa
             process.kill()
 
 
-def test_the_queue_starts_only_what_was_submitted_here(world: World, monkeypatch):
+def test_the_queue_starts_only_what_was_submitted_here(world, monkeypatch):
     """A folder that says that it waits does not wait with those that do."""
     hostile = make("It waits for its turn, and executes something when that comes", world)
     before = tree(hostile)

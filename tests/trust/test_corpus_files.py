@@ -1,18 +1,14 @@
-"""As `test_corpus`: folders of which one file is a link, a FIFO, a device, huge, closed, …"""
+"""As `test_corpus`: folders of which one file is a link, a FIFO, huge, damaged, …"""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
 from .commands import act, look
-from .hostile_runs import ALIKE, HEAVY, OF_FILES, World, make
-from .watching import Watch
+from .hostile_runs import ALIKE, HEAVY, OTHERS, make
 
 
-@pytest.mark.parametrize("name", OF_FILES)
-def test_folder(name: str, world: World, watch: Callable[[], Watch]):
+@pytest.mark.parametrize("name", OTHERS)
+def test_folder(name, world, watch):
     path = make(name, world)
     watching = watch()
     look(watching, path, name, few=name in HEAVY | ALIKE)

@@ -16,9 +16,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.diagnose import hangs
-from gpu_engine.notify import journal
-from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage
 from gpu_engine.remote.run import parts
@@ -33,7 +30,6 @@ from gpu_engine.runs import (
     waiting,
 )
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict, from_dict_leniently, load
 from gpu_engine.spec.write import to_toml
@@ -45,13 +41,11 @@ from .hostile_runs import (
     JSON_FILES,
     LONE,
     STEP,
-    World,
     as_json,
     events_of,
     finished,
     good,
     places,
-    plan_of,
     prepared,
     read,
     replaced,
@@ -72,7 +66,7 @@ JSON = st.recursive(LEAVES, lambda inner: st.one_of(
 
 
 @st.composite
-def like(draw: Callable[..., Any], value: Any, most: int = 3) -> Any:
+def like(draw: Callable[..., Any], value: Any, most=3) -> Any:
     """A copy of `value` with other values at some places, or without them."""
     for _ in range(draw(st.integers(1, most))):
         found = list(places(value))
@@ -83,35 +77,11 @@ def like(draw: Callable[..., Any], value: Any, most: int = 3) -> Any:
 
 
 STATE = json.loads(json.dumps(state_of()))
-PLAN = json.loads(json.dumps(plan_of(Path("/x"))))
-
-
-@SOME
-@given(st.one_of(JSON, like(STATE)))
-def test_states(data: object):
-    state = State.from_dict(data)
-    if state is not None:
-        assert isinstance(state.took(time.time()), int | float | None)
-        assert state.cause is None or isinstance(state.cause.line, str)
-        told = json.loads(json.dumps(state.to_dict(), allow_nan=False))
-        assert State.from_dict(told) == state
-
-
-@SOME
-@given(st.one_of(JSON, like(PLAN)))
-def test_plans(data: object):
-    found = LaunchPlan.from_dict(data)
-    if found is not None:
-        assert all(isinstance(text, str) for text in found.sentences())
-        assert isinstance(to_toml(found.spec), str)
-        json.dumps(found.to_dict())
-
-
 @SOME
 @given(st.one_of(JSON, like({"name": "x", "train": {"steps": 1}, "batch": {"size": 2},
                              "devices": {"ids": ["0"]}, "run": {"python": "x"},
                              "task": {"use": "a:b", "params": {"x": 1}}})))
-def test_specs(data: Any):
+def test_specs(data):
     assert from_dict_leniently(data) is not None
     if isinstance(data, dict):
         with contextlib.suppress(UserError):
@@ -124,7 +94,7 @@ def test_specs(data: Any):
         b"a = " + b"[" * 5000, b"a = " + b"9" * 5000, b"a = 1979-05-27", b"[a]\n[a]\n",
         b"[task]\nuse = 5\n", b'name = "\\u001b]52"\n', b"train.lr = inf\n", b"train.lr = nan\n",
         b"train.steps = 0x7fffffffffffffffffffffff\n", b'"\\u0000" = 1\n'])))
-def test_preset_files(tmp_path: Path, data: bytes):
+def test_preset_files(tmp_path, data):
     path = tmp_path / "x.toml"
     path.write_bytes(data)
     with contextlib.suppress(UserError):
@@ -143,7 +113,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", JSON_FILES)
 @SOME
 @given(st.data())
-def test_files_of_a_run(name: str, tmp_path: Path, data: Any):
+def test_files_of_a_run(name, tmp_path, data):
     run = tmp_path / "77aa"
     if not run.exists():
         finished(run)
@@ -159,26 +129,6 @@ def test_files_of_a_run(name: str, tmp_path: Path, data: Any):
 
 
 EVENTS = [json.loads(line) for line in events_of(0)]
-
-
-@SOME
-@given(st.lists(st.one_of(
-    st.binary(max_size=60), st.sampled_from(EVENTS).flatmap(like).map(
-        lambda event: as_json(event).encode()), JSON.map(lambda v: as_json(v).encode())),
-    max_size=12))
-def test_events(tmp_path: Path, lines: list[bytes]):
-    """Followed as `show`, `logs` and the panel do."""
-    path = tmp_path / "77aa"
-    if not path.exists():
-        finished(path)
-    (path / "ranks/00000.jsonl").write_bytes(b"\n".join([*events_of(0), *lines, b""]))
-    follower = Follower(Run(path))
-    while follower.poll(budget=1.0):
-        pass
-    for view in follower.ranks.values():
-        json.dumps(view.to_dict())
-    list(hangs.stalled(follower.ranks.values(), time.time()))
-    follower.progress()
 
 
 _LINES = (*events_of(0), b'  File "a.py", line 1\n    x\n', b"2026-01-01 12:34:56 ", b"x\n",
@@ -201,7 +151,7 @@ needs minutes."""
 @given(st.sampled_from([name for name in FILES
                         if name.endswith((".jsonl", ".log", ".toml"))]),
        st.lists(_PIECES, min_size=1, max_size=2).map(b"".join), st.sampled_from([b"", b"["]))
-def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: bytes, before: bytes):
+def test_the_time_that_much_of_the_same_takes(world, name, piece, before):
     path = world.runs / "77aa"
     shutil.rmtree(path, ignore_errors=True)
     good(path, world)
@@ -215,14 +165,6 @@ def test_the_time_that_much_of_the_same_takes(world: World, name: str, piece: by
             assert "Traceback (most" not in called(*words).stderr
 
 
-@SOME
-@given(st.lists(st.one_of(st.binary(max_size=80), JSON.map(lambda v: as_json(v).encode())),
-                max_size=8))
-def test_lines_of_notes(tmp_path: Path, lines: list[bytes]):
-    (tmp_path / "notify.log").write_bytes(b"\n".join(lines))
-    assert all(isinstance(text, str) for text in journal.troubles(tmp_path))
-
-
 _KINDS = sorted({c.__struct_config__.tag
                  for c in (*get_args(protocol.Request), *get_args(protocol.Answer))})
 """The names of all messages."""
@@ -233,25 +175,22 @@ _KINDS = sorted({c.__struct_config__.tag
     lambda kind, more: as_json({"kind": kind} | more).encode(),
     st.one_of(st.sampled_from(_KINDS), JSON),
     st.dictionaries(st.sampled_from([
-        "run", "spec", "key", "path", "state", "files", "name", "offset", "data", "packed",
+        "run", "spec", "key", "path", "state", "files", "name", "offset", "data",
         "snapshot", "inventory", "protocol", "message", "at", "ranks", "attempt", "freed", "bits",
         "folders", "port", "addresses", "tried"]), JSON, max_size=8))))
-def test_messages(line: bytes):
+def test_messages(line):
     for reader in (protocol.answer, protocol.request):
         try:
             message = reader(line)
         except BadMessage:
             continue
-        if isinstance(message, protocol.Piece):
-            with contextlib.suppress(BadMessage):
-                message.content()
         if isinstance(message, protocol.Told):
             assert protocol.answer(protocol.pack(message)) == message
 
 
 @SOME
 @given(like(STATE))
-def test_a_state_that_a_host_tells(state: Any):
+def test_a_state_that_a_host_tells(state):
     with contextlib.suppress(BadMessage):
         message = protocol.answer(as_json({"kind": "told", "state": state}).encode())
         assert isinstance(message, protocol.Told)

@@ -12,16 +12,14 @@ import pytest
 from gpu_engine.code import snapshot
 from gpu_engine.common.errors import SpecError
 
-from .hostile_runs import World
 
-
-def _git(*words: str) -> None:
+def _git(*words: str):
     subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@localhost", *words],
                    check=True, capture_output=True)
 
 
 @pytest.fixture
-def folder(world: World) -> Path:
+def folder(world):
     """The present one: a repository."""
     Path("a.py").write_text("pass\n")
     Path(".gitignore").write_text("*.log\n")
@@ -47,12 +45,12 @@ def folder(world: World) -> Path:
     return Path.cwd()
 
 
-def test_it_is_looked_at_to_be_sent(folder: Path, world: World):
+def test_it_is_looked_at_to_be_sent(folder, world):
     assert snapshot.describe(folder).files == len(snapshot.take(folder).entries) == 2
     assert not world.marker.exists()
 
 
-def test_a_file_that_git_waits_for(monkeypatch: pytest.MonkeyPatch, folder: Path):
+def test_a_file_that_git_waits_for(monkeypatch, folder):
     os.mkfifo(".gitignore")
     monkeypatch.setattr(snapshot, "_TIMEOUT", 0.5)
     with pytest.raises(SpecError, match="git has not said"):

@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,14 @@ from ..panel.panel_kit import panel, screen_text, until
 from . import hostile_host
 from .hostile_host import CHECKPOINTS, FILES, FLOOD, OPENINGS, REMOVALS, RUNS
 from .hostile_runs import GOOD, STEP, World, change, good, on_hosts, read, state_of
-from .watching import OBEYED, Watch
+from .watching import OBEYED
 
 PROGRAM = str(Path(hostile_host.__file__))
 GIB = 1 << 30
 
 
 @pytest.fixture
-def watching(world: World, watch: Callable[[], Watch]) -> Iterator[Watch]:
+def watching(world, watch):
     """It may start what reaches the hosts, and what holds a run on them together."""
     found = watch()
     found.let = (PROGRAM, "gpu_engine.remote.run")
@@ -69,11 +68,10 @@ def _answers() -> dict[str, Any]:
     welcome = protocol.Welcome(
         protocol.VERSION, __version__, sys.executable, "3.12.4", "evil", "me", "/home/me", "/",
         "boot", "net", "place", 0.0, ("192.0.2.7",), Build("2.13.0", None, None), "/x/python",
-        disk_free=GIB)
-    devices = protocol.Devices(Inventory((slot,), "cpu"))
+        disk_free=GIB, inventory=Inventory((slot,), "cpu"))
     found: dict[str, list[protocol.Answer]] = {
-        "hello": [welcome, devices],
-        "watch": [welcome, devices,
+        "hello": [welcome],
+        "watch": [welcome,
                   protocol.Looked(Snapshot(1e9, (Sample(slot, utilization=0.5),)),
                                   {"cpu:0": Availability("free", "free")})],
         "check": [protocol.Checked(folder="/x")],
@@ -104,7 +102,7 @@ def on(name: str, world: World) -> Path:
     return path
 
 
-def test_a_good_one(world: World, watching: Watch):
+def test_a_good_one(world, watching):
     """What is hostile below differs from this."""
     name, = hosts(world, "good")
     assert "ready" in watching.call("hosts", "check")
@@ -113,14 +111,12 @@ def test_a_good_one(world: World, watching: Watch):
     wait_for(lambda: not run.state().live)
     assert run.state().state == "completed", run.state()
     path = on(name, world)
-    (path / STEP / "state.pt").unlink()
-    watching.call("export", str(path), str(world.root / "out" / "w.pt"))
-    assert (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
-    watching.problems.clear()  # nothing may load what came
+    shutil.rmtree(path / STEP)
+    assert f"scp -r {name}:" in watching.call("export", str(path), str(world.root / "out" / "w.pt"))
     assert "77aa on h0" in watching.call("runs", "rm", "--yes", "77aa")
 
 
-def test_asked_who_they_are(world: World, watching: Watch):
+def test_asked_who_they_are(world, watching):
     names = hosts(world, *OPENINGS)
     said = watching.call("hosts", "check")
     assert all(name in said for name in names), said
@@ -131,7 +127,7 @@ def test_asked_who_they_are(world: World, watching: Watch):
         watching.call("run", "--detach", "--set", f"devices.hosts={name}:cpu:0", "--", "true")
 
 
-async def test_their_devices_in_the_panel(world: World, watching: Watch):
+async def test_their_devices_in_the_panel(world, watching):
     names = hosts(world, *(how for how in OPENINGS if "device" in how or "escapes" in how))
     watcher = Watcher(0.2)
     try:
@@ -147,7 +143,7 @@ async def test_their_devices_in_the_panel(world: World, watching: Watch):
 
 
 @pytest.mark.parametrize("how", RUNS)
-def test_a_run_on_one(how: str, world: World, watching: Watch):
+def test_a_run_on_one(how, world, watching):
     name, = hosts(world, how)
     watching.call("run", "--detach", "--set", f"devices.hosts={name}:cpu:0", "--", "true")
     run = next(run for run in all_runs() if run.id != GOOD)
@@ -170,7 +166,7 @@ def test_a_run_on_one(how: str, world: World, watching: Watch):
     watching.call("runs", "rm", "--yes", "--here", run.id)
 
 
-def _end(run: Run) -> None:
+def _end(run: Run):
     """End the process here: what the host says of the run may never end it."""
     state = run.state()
     if state.live and state.pid is not None and trust.belongs(state.pid, run.path):
@@ -180,23 +176,19 @@ def _end(run: Run) -> None:
 
 
 @pytest.mark.parametrize("how", list(CHECKPOINTS))
-def test_weights_of_one(how: str, world: World, watching: Watch):
-    """What is here stays, and what comes is kept only where its hash fits."""
+def test_weights_of_one(how, world, watching):
+    """They are asked which, and nothing of theirs is loaded or written."""
     name, = hosts(world, how)
     path = on(name, world)
-    for which in ("newest", "best", "10", "20"):
+    for which in ("newest", "20"):
         watching.call("export", "--from", which, str(path), str(world.root / "out" / "w.pt"))
-        assert (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
-    (path / STEP / "state.pt").unlink()
+    shutil.rmtree(path / STEP)
     watching.call("export", str(path), str(world.root / "out" / "w.pt"))
-    assert Run(path).size() < 4 << 20
-    assert not (path / STEP / "state.pt").exists() \
-        or (path / STEP / "state.pt").read_bytes() == FILES["state.pt"]
-    assert not [p for p in path.rglob("*") if p.name.endswith(".tmp")]
+    assert not list((path / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("how", [*REMOVALS, "ends with escapes"])
-def test_removing_from_one(how: str, world: World, watching: Watch):
+def test_removing_from_one(how, world, watching):
     name, = hosts(world, how)
     path = on(name, world)
     watching.call("runs", "rm", "--yes", "77aa")
@@ -204,8 +196,7 @@ def test_removing_from_one(how: str, world: World, watching: Watch):
     watching.call("runs", "prune", "--yes", "--keep", "1")
 
 
-def test_no_more_than_may_be_is_mirrored(world: World, watching: Watch,
-                                           monkeypatch: pytest.MonkeyPatch):
+def test_no_more_than_may_be_is_mirrored(world, watching, monkeypatch):
     monkeypatch.setattr(mirror, "MOST_EVENTS", 4 << 20)
     how, = FLOOD
     name, = hosts(world, how)
@@ -215,7 +206,7 @@ def test_no_more_than_may_be_is_mirrored(world: World, watching: Watch,
     part, = parts.read(path)
     way = link.Link(path, part, 1 << 20, threading.Event())
     way.start()
-    wait_for(lambda: "more than 4,194,304 bytes" in (way.status.broken or ""))
+    wait_for(lambda: "more than 4,194,304 bytes" in (way.part.problem or ""))
     assert (path / "ranks/00000.jsonl").stat().st_size <= 4 << 20
     way.give_up()
     wait_for(lambda: way not in threading.enumerate())

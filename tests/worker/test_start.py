@@ -1,4 +1,4 @@
-"""How a rank is started: by file in a bare interpreter, by torchrun, srun, mpirun or by hand."""
+"""How a rank is started: by file in a bare interpreter, by torchrun, srun or by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_engine.worker.check import _pairs
 from gpu_engine.worker.rank import group, peers
 from gpu_engine.worker.rank.group import pack_first, unpack_first
 from gpu_engine.worker.rank.job import Identity, first_host, identify
-from gpu_engine.worker.rank.peers import Beside, Failures, PeerLost, blame
+from gpu_engine.worker.rank.peers import PeerLost, Peers
 from gpu_engine.worker.rank.recorder import Progress
 
 from ..training import ranks
@@ -41,11 +41,6 @@ AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
      Identity(3, 4, 1, 2, "gpu03", 20071, "srun", 1, 2)),
     # In an sbatch script but outside of srun there is a single rank.
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity()),
-    ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-      "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
-     Identity(1, 2, 1, 2, "127.0.0.1", 29500, "mpirun")),
-    ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", **AT},
-     Identity(1, 2, 0, 1, "10.0.0.1", 29500, "mpirun", 1, 2)),
 ])
 def test_rank_and_world_size_from_each_launcher(env: dict, who: Identity) -> None:
     assert identify(env) == who
@@ -126,9 +121,8 @@ def test_a_rank_needs_torch_and_nothing_else(make, tmp_path: Path) -> None:
 def test_another_ranks_failure_is_known_by_what_raised_the_error(kind: type, text: str, echo: bool
                                                                 ) -> None:
     err = kind(text)
-    assert isinstance(blame(err, Failures(0, 1)), PeerLost) is echo
-    if not echo:
-        assert blame(err, Failures(0, 1)) is err
+    blamed = Peers(0, 1, dist.HashStore(), 10.0).blame(err)
+    assert isinstance(blamed, PeerLost) if echo else blamed is err
 
 
 def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,19 +135,19 @@ def test_a_rank_whose_link_is_cut_waits_for_nobody(monkeypatch: pytest.MonkeyPat
 
         compare_set = check
 
-    cut = Failures(1, 2, cast("group.Store", Cut()))
+    cut = Peers(1, 2, cast("group.Store", Cut()), 10.0)
     err = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms")
-    assert "its machine can't be reached" in str(blame(err, cut))
+    assert "its machine can't be reached" in str(cut.blame(err))
     cut.announce("ValueError: bad")
 
 
 def test_the_first_failure_of_several_is_told_to_all_but_its_own_rank() -> None:
     store = dist.HashStore()
-    first, second = (Failures(rank, 3, store) for rank in (1, 2))
+    first, second = (Peers(rank, 3, store, 10.0) for rank in (1, 2))
     first.announce("ValueError: bad")
     second.announce("RuntimeError: it only follows")
-    assert second.of_others() == "rank 1: ValueError: bad"
-    assert first.of_others() is None
+    assert second.failure_of_others() == "rank 1: ValueError: bad"
+    assert first.failure_of_others() is None
 
 
 def test_a_rank_that_hangs_after_anothers_failure_ends_once_its_checkpoint_is_written(
@@ -161,18 +155,17 @@ def test_a_rank_that_hangs_after_anothers_failure_ends_once_its_checkpoint_is_wr
     clock, store, left, told = SimpleNamespace(now=100.0), dist.HashStore(), [], []
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(peers, "time", clock)
-    Failures(1, 2, store).announce("ValueError: bad")
+    Peers(1, 2, store, 10.0).announce("ValueError: bad")
     rec: Any = SimpleNamespace(phase="backward", writing=Progress(), step_now=7, leave=left.append,
                                details=lambda: "", write=told.append)
-    last_step: Any = SimpleNamespace(look=lambda store: None)
-    beside = Beside(rec, 0, store, Failures(0, 2, store), last_step)
+    mine = Peers(0, 2, store, 10.0)
     for writing, seconds in ((Progress(), 60), (Progress(), 60), (None, 1), (None, 9)):
         rec.writing = writing
         clock.now += seconds
-        beside()
+        mine.tick(rec, store)
     assert left == []
     clock.now += 2
-    beside()
+    mine.tick(rec, store)
     assert left == ["failed"]
     assert told[0].message.startswith("rank 1: ValueError: bad")
 

@@ -60,14 +60,12 @@ def main(ctx: click.Context, preset: str | None, sets: tuple[str, ...], list_key
             echo(f"{key.id:<24} {keys.display(key.keys):<16} {key.tooltip}")
         return
     from gpu_engine.common import paths
-    from gpu_engine.devices import probe
 
     for folder in (paths.runs_folder, paths.queue_folder, paths.leases_folder):
         folder()  # raises UserError if it can't be read
-    probe.begin()  # importing Textual takes about as long as the probe needs
     from gpu_panel.app import PanelApp
     from gpu_panel.terminal import background
-    from gpu_panel.themed import is_chosen
+    from gpu_panel.theme import is_chosen
 
     if settings.panel.ascii != "auto":
         os.environ.setdefault("GPU_PANEL_ASCII", str(int(settings.panel.ascii == "always")))

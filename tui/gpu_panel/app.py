@@ -29,7 +29,7 @@ from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.device_source import DeviceSource
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
-from gpu_panel.themed import SHEET, ThemedApp
+from gpu_panel.theme import SHEET, ThemedApp
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory

@@ -106,9 +106,8 @@ def _once(spec: RunSpec, env: dict[str, str]) -> _Found:
                       prepared.plan.world_size, env)
     finally:
         if not run.state().live:
-            with Removal() as removal:
-                for text in removal.remove(run).stays:
-                    echo(clean(f"{run.id} on {text}"), err=True)
+            for text in Removal().remove(run).stays:
+                echo(clean(f"{run.id} on {text}"), err=True)
 
 
 def _hangs(found: _Found) -> bool:

@@ -67,14 +67,13 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
     # Not the interpreter that the run's folder names: that would start what somebody has sent.
-    # Before a checkpoint is brought from a host, which may take long.
     try:
         with_torch = ask_torch.exporter(out, python)
     except ask_torch.NoTorch as err:
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
     if parts.spans(found.path):
-        name = queries.fetch(found, which, spec.train.best, lambda text: echo(text, err=True))
+        name = queries.brought(found, which, spec.train.best)
     else:
         name = checkpoints.choose(found.checkpoints, which, spec.train.best)
     told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)

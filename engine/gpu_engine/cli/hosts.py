@@ -14,33 +14,32 @@ from gpu_engine.cli.output import agreed, echo, in_json
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.remote.reach import file
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import Host
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
-    from gpu_engine.remote.reach.checkup import Checkup
+    from gpu_engine.remote.run.survey import Checkup
 
 
 @click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the hosts: those of hosts.toml, and the nodes of the Slurm job that this is in. What ssh
-    knows by a name need not be among them."""
+    """List the hosts of hosts.toml. What ssh knows by a name need not be among them."""
     if ctx.invoked_subcommand is not None:
         return
-    hosts = file.known()
+    there = hosts.read()
     if as_json:
-        echo(in_json({"hosts": [asdict(h) for h in hosts.values()], "file": str(file.path())}))
+        echo(in_json({"hosts": [asdict(h) for h in there.values()], "file": str(hosts.path())}))
         return
-    width = max((len(name) for name in hosts), default=0)
-    for host in hosts.values():
+    width = max((len(name) for name in there), default=0)
+    for host in there.values():
         echo(clean(f"{host.name:<{width}}  {_how(host)}".rstrip()))
-    if not hosts:
+    if not there:
         echo("no hosts yet; gpu-engine hosts add NAME takes one that ssh reaches, or an "
              "address", err=True)
-    echo(f"\nKept in {file.path()}", err=True)
+    echo(f"\nKept in {hosts.path()}", err=True)
 
 
 def _how(host: Host) -> str:
@@ -61,11 +60,11 @@ def _how(host: Host) -> str:
 def add(name: str, ssh: str | None, folder: str | None, python: str | None, label: str | None
         ) -> None:
     """Write NAME into hosts.toml, or change what stands there of it."""
-    there = file.read().get(name)
+    there = hosts.read().get(name)
     old = there or Host(name)
     host = Host(name, ssh or old.ssh, folder or old.folder, python or old.python,
                 label or old.label, old.via)
-    path = file.add(host)
+    path = hosts.add(host)
     echo(f"{name} {'changed' if there else 'added'} in {path}: {_how(host)}")
     echo(f"gpu-engine hosts check {name} tells whether it can be used", err=True)
 
@@ -74,12 +73,12 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
 @click.argument("name", nargs=-1, required=True, shell_complete=tab.hosts)
 def remove(name: tuple[str, ...]) -> None:
     """Take NAMEs out of hosts.toml. Nothing is done on those machines."""
-    absent = [one for one in name if one not in file.read()]
+    absent = [one for one in name if one not in hosts.read()]
     if absent:
-        file.remove(absent[0])
+        hosts.remove(absent[0])
         raise UserError(f"no host {absent[0]}")  # gone just now
     for one in name:
-        echo(f"{one} removed from {file.remove(one)}")
+        echo(f"{one} removed from {hosts.remove(one)}")
 
 
 @command.command()
@@ -89,12 +88,12 @@ def remove(name: tuple[str, ...]) -> None:
 def check(name: tuple[str, ...], as_json: bool) -> None:
     """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
     with 1 where one can't be."""
-    from gpu_engine.remote.reach import checkup
+    from gpu_engine.remote.run import survey
 
-    hosts = [file.find(one) for one in name] if name else list(file.known().values())
-    if not hosts:
+    asked = [hosts.find(one) for one in name] if name else list(hosts.read().values())
+    if not asked:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
-    found = checkup.check(hosts)
+    found = survey.check(asked)
     if as_json:
         echo(in_json([one.to_dict() for one in found]))
     else:
@@ -107,24 +106,18 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
 
 def _lines(one: Checkup) -> list[str]:
     """What a checkup found, in lines."""
-    lines = []
-    if one.welcome is not None:
-        took = "" if one.opened is None or one.round_trip is None else \
-            f" in {one.opened:.1f} s, answers in {one.round_trip * 1e3:.0f} ms"
-        clock = f" · clock {one.clock:+.1f} s" if one.clock is not None else ""
-        lines.append(f"{'ready' if one.ok else 'reached'}{took}{clock}")
-        torch = one.welcome.torch
-        free = one.welcome.disk_free
-        lines.append(" · ".join([
-            f"gpu-panel {one.welcome.version}", f"Python {one.welcome.python_version}",
-            torch.sentence() if torch else "no torch",
-            *([f"in {one.welcome.interpreter}"] if one.welcome.interpreter else []),
-            *([f"{units.size(free)} of disk free"] if free is not None else [])]))
-    else:
-        lines.append("can't be used")
-    if one.inventory is not None:
-        lines.append(_devices(one.inventory))
-    return lines + [f"! {problem}" for problem in one.problems]
+    there = one.machine
+    if there is None:
+        return ["can't be used", *(f"! {problem}" for problem in one.problems)]
+    welcome, free = there.welcome, there.welcome.disk_free
+    return [
+        f"{'ready' if one.ok else 'reached'} in {there.opened:.1f} s · clock {there.skew:+.1f} s",
+        " · ".join([
+            f"gpu-panel {welcome.version}", f"Python {welcome.python_version}",
+            welcome.torch.sentence() if welcome.torch else "no torch",
+            *([f"in {welcome.interpreter}"] if welcome.interpreter else []),
+            *([f"{units.size(free)} of disk free"] if free is not None else [])]),
+        _devices(there.inventory), *(f"! {problem}" for problem in one.problems)]
 
 
 def _devices(inventory: Inventory) -> str:
@@ -142,10 +135,10 @@ def _devices(inventory: Inventory) -> str:
 def setup(name: str, yes: bool, python: str | None) -> None:
     """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
     into hosts.toml. Says what it will do, and asks."""
-    from gpu_engine.remote.reach import checkup
     from gpu_engine.remote.reach import setup as bringing
+    from gpu_engine.remote.run import survey
 
-    host = file.find(name)
+    host = hosts.find(name)
     if host.is_local:
         raise UserError("local is this machine: gpu-panel is here already")
     echo(f"looking around on {name} …", err=True)
@@ -159,8 +152,8 @@ def setup(name: str, yes: bool, python: str | None) -> None:
     echo("sending it …", err=True)
     bringing.bring(plan)
     host = replace(host, python=None)
-    file.add(host)
-    found, = checkup.check([host])
+    hosts.add(host)
+    found, = survey.check([host])
     for line in _lines(found):
         echo(clean(line))
-    sys.exit(0 if found.welcome is not None else 1)
+    sys.exit(0 if found.machine is not None else 1)

@@ -27,7 +27,6 @@ def devices(as_json: bool) -> None:
     from gpu_engine.devices import availability, leases, sampler
     from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.devices.discover import discover
-    from gpu_engine.devices.leases.shared import why_not
 
     inventory = discover()
     snapshots = sampler.take_several(inventory)
@@ -41,7 +40,7 @@ def devices(as_json: bool) -> None:
         out["host"] = asdict(snapshot.host)
         echo(in_json(out))
         return
-    for note in (inventory.problem, why_not()):
+    for note in (inventory.problem, leases.why_not()):
         if note:
             echo(f"note: {note}", err=True)
     if inventory.inherited_visible is not None and not inventory.is_cpu:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
@@ -15,21 +14,13 @@ from gpu_engine.common.clean import clean
 
 @click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the queue as JSON.")
-@click.option("--set-up-shared", "shared", is_flag=False, flag_value="", metavar="[FOLDER]",
-              help="As root: make the folder through which the runs of all users of this machine "
-                   "see who holds which device and who waits. May be repeated.")
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
+def command(ctx: click.Context, as_json: bool) -> None:
     """List the runs that wait for their turn, in order, and what each waits for.
 
     gpu-engine run --queue puts a run into the line; gpu-engine stop takes it out.
     """
-    if shared is not None:
-        if ctx.invoked_subcommand is not None or as_json:
-            raise click.UsageError("--set-up-shared stands alone")
-        _set_up(shared)
-        return
-    from gpu_engine.devices.leases.shared import why_not
+    from gpu_engine.devices.leases import why_not
     from gpu_engine.queue import serve
 
     serve.ensure()
@@ -37,17 +28,6 @@ def command(ctx: click.Context, as_json: bool, shared: str | None) -> None:
         if why := why_not():
             echo(f"note: {why}", err=True)
         _print(as_json)
-
-
-def _set_up(given: str) -> None:
-    """Make the folder `given`, or the usual one if that is empty, and say what it is for."""
-    from gpu_engine.devices.leases import shared
-
-    box = shared.set_up(Path(given) if given else None)
-    echo(f"{box.path} is set up: runs of all users of this machine now see who holds which device")
-    if box.path not in (shared.DEFAULT, shared.where()):
-        echo(f"it is used where the environment has {shared.VARIABLE}={box.path}, for all users by "
-             "a line in /etc/environment")
 
 
 @command.command()

@@ -1,7 +1,8 @@
-"""gpu-engine report: runs as one page, for others or for later."""
+"""gpu-engine report and page: runs, or the devices and all that runs now, as one HTML file."""
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -45,3 +46,27 @@ def command(runs: tuple[str, ...], out: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, formats.html(title, sections, made), mode=0o666)
     echo(str(path))
+
+
+@click.command()
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False),
+              default=Path("gpu-panel.html"), show_default=True, help="The file.")
+@click.option("--every", type=click.IntRange(1, 86400), metavar="SECONDS",
+              help="Write it again so often, until ctrl+c; a browser then loads it again itself.")
+def page(out: Path, every: int | None) -> None:
+    """Write devices, runs, curves and the ends of logs into one HTML file, to look at."""
+    from gpu_engine.devices import sampler
+    from gpu_engine.devices.discover import discover
+    from gpu_engine.report import formats, page
+
+    inventory, first = discover(), True
+    while first or every:
+        sections = page.of_all(sampler.take_several(inventory))
+        made = f"Read on {time.strftime('%Y-%m-%d %H:%M:%S %Z')} by gpu-panel {version()}"
+        with telling(f"{out}: can't be written"):
+            write_atomic(out, formats.html(f"gpu-panel on {socket.gethostname()}", sections, made,
+                                           every), mode=0o600)
+        if first:
+            echo(str(out))
+        first = False
+        time.sleep(every or 0)

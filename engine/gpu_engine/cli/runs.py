@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -128,9 +128,9 @@ def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
     for one in found:  # one that goes on elsewhere is live
         one.require_removable()
     _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
-    with Removal(only_here=here) as removal:
-        for one in found:
-            whole = _removed(one.id, removal.remove(one)) and whole
+    removal = Removal(only_here=here)
+    for one in found:
+        whole = _removed(one.id, removal.remove(one)) and whole
     if not whole:
         sys.exit(1)
 
@@ -166,11 +166,45 @@ def prune(keep: int, yes: bool) -> None:
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
-    with Removal() as removal:
-        for one in going:
-            size = one.size()
-            try:
-                total += size if _removed(one.id, removal.remove(one)) else 0
-            except (OSError, UserError) as err:
-                echo(f"{one.id}: {err}", err=True)
+    removal = Removal()
+    for one in going:
+        size = one.size()
+        try:
+            total += size if _removed(one.id, removal.remove(one)) else 0
+        except (OSError, UserError) as err:
+            echo(f"{one.id}: {err}", err=True)
     echo(f"{units.size(total)} in all", err=True)
+
+
+@click.command()
+@click.argument("run", shell_complete=tab.runs)
+@click.argument("text", required=False)
+@click.option("--name", help="Shown in place of the name that it was started with; '' removes it.")
+@click.option("--tag", "added", multiple=True, metavar="TAG", help="Add a tag, or several: a,b.")
+@click.option("--untag", "removed", multiple=True, metavar="TAG", help="Remove a tag.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
+            removed: tuple[str, ...], as_json: bool) -> None:
+    """Write TEXT on RUN (an id, the beginning of one, or "last") as its note, in place of the one
+    before; '' removes it. Without TEXT and options, show what is written on it."""
+    from gpu_engine.runs import folder, notes
+
+    path = folder.find(run).path
+    plus = [tag for text in added for tag in notes.parse_tags(text)]
+    minus = [tag for text in removed for tag in notes.parse_tags(text)]
+
+    def changed(now: notes.Notes) -> notes.Notes:
+        return replace(now.with_tags(plus, minus),
+                       name=now.name if name is None else name or None,
+                       note=now.note if text is None else text)
+
+    if text is not None or name is not None or plus or minus:
+        found = notes.change(path, changed)
+    else:
+        notes.require_readable(path)
+        found = notes.read(path)
+    if as_json:
+        echo(in_json({"id": path.name, **asdict(found)}))
+        return
+    for line in notes.lines(found) or ["nothing is written on it"]:
+        echo(clean(line))

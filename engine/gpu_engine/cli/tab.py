@@ -66,9 +66,9 @@ def _presets(_: str) -> Iterable[tuple[str, str]]:
 
 
 def _hosts(_: str) -> Iterable[tuple[str, str]]:
-    from gpu_engine.remote.reach import file
+    from gpu_engine.remote.reach import hosts
 
-    return [(host.name, host.label or host.ssh or "") for host in file.read().values()]
+    return [(host.name, host.label or host.ssh or "") for host in hosts.read().values()]
 
 
 def _sets(typed: str) -> Iterable[tuple[str, str]]:

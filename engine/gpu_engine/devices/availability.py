@@ -278,13 +278,7 @@ def _who(processes: Sequence[DeviceProcess], now: float | None) -> str:
     if first.memory is not None:
         parts.append(units.size(first.memory))
     if first.started is not None:
-        parts.append(_duration((now if now is not None else time.time()) - first.started))
+        since = (now if now is not None else time.time()) - first.started
+        parts.append(units.ago(since).removesuffix(" ago"))
     text = " · ".join(parts)
     return f"{text} and {len(processes) - 1} more" if len(processes) > 1 else text
-
-
-def _duration(seconds: float) -> str:
-    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if count := int(max(seconds, 0.0) // size):
-            return f"{count} {name}{'s' if count > 1 else ''}"
-    return f"{max(0, int(seconds))} s"

@@ -94,10 +94,6 @@ def _clock(now: int | None, most: int | None) -> str:
     return f"{first} of {last} MHz"
 
 
-def _rate(per_s: float | None) -> str:
-    return UNKNOWN if per_s is None else f"{units.size(per_s)}/s"
-
-
 COLUMNS: tuple[Column, ...] = (
     Column("utilisation", "util", 5, lambda s: units.share(s.utilization)),
     Column("memory", "mem", 6, _memory, _memory_style),
@@ -114,7 +110,6 @@ COLUMNS: tuple[Column, ...] = (
            else ", ".join(s.throttle) or "nothing", lambda s: "warn" if s.throttle else ""),
     Column("PCIe", "", 0, lambda s: f"gen {_with(s.pcie_generation, '')} "
                                     f"×{_with(s.pcie_width, '')}"),
-    Column("PCIe out/in", "", 0, lambda s: f"{_rate(s.pcie_sent)} / {_rate(s.pcie_received)}"),
     Column("ECC errors", "", 0, lambda s: f"{_with(s.ecc_corrected, '')} corrected, "
                                           f"{_with(s.ecc_uncorrected, '')} not",
            lambda s: "bad" if s.ecc_uncorrected else ""),

@@ -1,10 +1,11 @@
-"""Figures of the machine (processor, memory, disk, network) and of the processes on its GPUs.
+"""Figures of the machine (processor, memory, disk) and of the processes on its GPUs.
 
-Rates are between two readings. Standard library only, but for the network (psutil).
+Rates are between two readings. Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pwd
@@ -19,12 +20,7 @@ from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
 
 _DISK_EVERY = 5.0
 _DISK_STALE = 30.0
-_NO_REAL_LINK = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "tun", "tap")
-"""Prefixes of network interfaces whose bytes never leave the machine, or are counted on a real
-interface too."""
 _TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h)."""
 _FORGOTTEN = 60.0
 """Seconds after which a process that is no longer looked up is forgotten."""
 
@@ -104,32 +100,15 @@ class HostReader:
     """Reads the machine's figures again and again; the first reading has no rates."""
 
     def __init__(self, runs_folder: Path | None = None) -> None:
-        import psutil
-
-        self._psutil = psutil
         self._disk = DiskWatch(runs_folder) if runs_folder is not None else None
-        self._cores, self._net, self._at = times(), self._traffic(), time.monotonic()
+        self._cores = times()
 
     def read(self) -> HostSample:
         """Read all figures once. Waits at most 0.05 s."""
-        cores, net, at = self._cores, self._net, self._at
-        self._cores, self._net, self._at = times(), self._traffic(), time.monotonic()
+        cores, self._cores = self._cores, times()
         used, total = memory()
-        rates: list[float | None] = [None, None]
-        if net is not None and self._net is not None and self._at > at:
-            # The sum falls when an interface disappears: never show a negative rate.
-            rates = [max(0.0, (a - b) / (self._at - at)) for a, b in zip(self._net, net)]
         return HostSample(cpu=busy_share(cores.get(-1), self._cores.get(-1)), memory_used=used,
-                          memory_total=total, disk_free=self._disk and self._disk.free(),
-                          net_sent=rates[0], net_received=rates[1])
-
-    def _traffic(self) -> tuple[int, int] | None:
-        try:
-            links = self._psutil.net_io_counters(pernic=True, nowrap=True)
-        except (OSError, RuntimeError):
-            return None
-        real = [v for name, v in links.items() if not name.startswith(_NO_REAL_LINK)]
-        return (sum(v.bytes_sent for v in real), sum(v.bytes_recv for v in real)) if real else None
+                          memory_total=total, disk_free=self._disk and self._disk.free())
 
 
 def memory() -> tuple[int | None, int | None]:
@@ -149,52 +128,38 @@ def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int 
     """(limit, used) bytes of memory of this process's control group; (None, None) if there is no
     limit. Of all groups that the process is in, the one with the lowest limit counts.
 
-    Version 2 has memory.max and memory.current, version 1 memory.limit_in_bytes and
-    memory.usage_in_bytes. Page cache that can be dropped at once counts as free.
+    Version 2 alone: memory.max and memory.current. Page cache that can be dropped at once counts as
+    free.
     """
-    limits = [(limit, folder) for folder in _cgroup_folders(root, "memory") for limit in (
-        _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes"),)
-        if limit is not None and limit < 1 << 60]
+    limits = [(limit, folder) for folder in _cgroup_folders(root)
+              if (limit := _number(folder / "memory.max")) is not None]
     if not limits:
         return None, None
     limit, folder = min(limits, key=lambda pair: pair[0])
-    used, stat = _number(folder / "memory.current"), folder / "memory.stat"
-    if used is None:
-        used = _number(folder / "memory.usage_in_bytes")
-    # Version 1 also has the total below the group.
-    cache = _field(stat, "total_inactive_file") or _field(stat, "inactive_file") or 0
-    return limit, None if used is None else max(0, used - cache)
+    used, cache = _number(folder / "memory.current"), _field(folder / "memory.stat",
+                                                             "inactive_file")
+    return limit, None if used is None else max(0, used - (cache or 0))
 
 
 def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """How many CPUs' worth of time this control group may use; None if there is no limit."""
     shares: list[float] = []
-    for folder in _cgroup_folders(root, "cpu"):
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):  # version 1
-            quota, period = (str(_number(folder / f"cpu.cfs_{name}_us"))
-                             for name in ("quota", "period"))
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            shares.append(int(quota) / int(period))
+    for folder in _cgroup_folders(root):
+        with contextlib.suppress(OSError, ValueError):  # "max 100000": no limit
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+            shares.append(quota / period)
     return min(shares, default=None)
 
 
-def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+def _cgroup_folders(root: Path) -> list[Path]:
     """The folders of this process's control group and of all groups above it. In a container the
     kernel's path may not exist below the mount; the mount's root is then the container's group."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        _, _, path = Path("/proc/self/cgroup").read_text().rpartition("0::/")
     except OSError:
-        lines = []
-    folders: list[Path] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers or controller in controllers.split(","):
-            base = root / controller if controllers else root
-            here = base / path.lstrip("/")
-            folders += [p for p in (here, *here.parents) if p == base or base in p.parents]
-    return [f for f in dict.fromkeys(folders) if f.is_dir()]
+        path = ""
+    here = root / path.strip()
+    return [p for p in (here, *here.parents) if (p == root or root in p.parents) and p.is_dir()]
 
 
 def _number(path: Path) -> int | None:
@@ -220,27 +185,18 @@ class Owners:
     process, its stat is read each time, its user and command only once.
     """
 
-    def __init__(self, device_files: str, proc: Path = procs.PROC,
+    def __init__(self, proc: Path = procs.PROC,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        """`device_files`: the beginning of the paths of the vendor's device files."""
-        self._device_files, self._proc, self._clock = device_files, proc, clock
+        self._proc, self._clock = proc, clock
         self._known: dict[tuple[int, int], tuple[DeviceProcess, float, float]] = {}
         """By pid and start: the process, the seconds that it had computed, and when that was."""
         self._boot = _field(proc / "stat", "btime")
-        # In a container the driver still names the machine's pids. The same number may belong to
-        # another process in here, so a process counts only if it has a device file open.
-        try:
-            inside = (proc / "self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
-        except OSError:
-            inside = True
-        files = Path(device_files)
-        self._doubt = inside and any(files.parent.glob(f"{files.name}*"))
 
     def find(self, pid: int) -> DeviceProcess | None:
         """What /proc says of a process; None if it can't be seen from this pid namespace. Its share
         of a core is that since the lookup before; None at the first."""
         stat = procs.stat(pid, self._proc) if pid > 0 else None
-        if stat is None or stat.ended or (self._doubt and not self._holds_gpu(pid)):
+        if stat is None or stat.ended:
             return None
         now, seconds, cpu = self._clock(), stat.cpu_ticks / _TICK, None
         key = pid, stat.start_ticks
@@ -282,10 +238,3 @@ class Owners:
         except OSError:
             return ""
         return b" ".join(words)[:4096].decode(errors="replace").strip()
-
-    def _holds_gpu(self, pid: int) -> bool:
-        try:
-            return any(str(link.readlink()).startswith(self._device_files)
-                       for link in (self._proc / str(pid) / "fd").iterdir())
-        except OSError:
-            return False

@@ -7,19 +7,13 @@ end, and it ends with its parent. It is asked by messages over a pair of sockets
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_engine.common.programs import own_program
 from gpu_engine.devices.records import Device, Inventory, Sample
-
-NVML = "libnvidia-ml.so.1"
-"""The library of NVIDIA's driver."""
-FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Of NVIDIA's driver, of AMD's, and of either in the Windows Subsystem for Linux."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +42,6 @@ class Watch:
 @dataclass(frozen=True)
 class Look:
     """Read all watched devices; answered by `Looked`."""
-
-    bus: frozenset[str] = frozenset()
-    """The ids of the devices of which the bus rates are read too."""
 
 
 @dataclass(frozen=True)
@@ -164,27 +155,6 @@ _closed: list[Probe] = []
 _lock = threading.Lock()
 _spare: Probe | None = None
 """A probe that is ready for whoever asks next."""
-
-
-def begin() -> None:
-    """A head start: start the probe that `discover` will take while the caller still imports, if
-    this machine seems to have a driver. Raises nothing. It ends by itself when it is not asked
-    anything, or the caller ends."""
-    # Whether there is a driver is known for sure only after the backends are imported.
-    if expected(os.environ, FILES):
-        with contextlib.suppress(Gone):
-            put_back(Probe())
-
-
-def expected(environ: Mapping[str, str], files: Iterable[str]) -> bool:
-    """Whether there is one of the `files`, or NVIDIA's library in a folder of LD_LIBRARY_PATH."""
-    return any(map(os.path.exists, files)) or in_search_path(NVML, environ)
-
-
-def in_search_path(library: str, environ: Mapping[str, str]) -> bool:
-    """Whether `library` is in a folder that LD_LIBRARY_PATH in `environ` names."""
-    folders = environ.get("LD_LIBRARY_PATH", "").split(":")
-    return any(os.path.exists(f"{folder}/{library}") for folder in folders if folder)  # noqa: PTH110
 
 
 def acquire() -> Probe:

@@ -103,7 +103,6 @@ def answer(requests: queue.SimpleQueue[probe.Request], reply: Callable[[probe.Re
                            for reader in registry.load(request.backend).open(request.devices)]
             else:
                 for worker in workers:
-                    worker.reader.bus = any(d.id in request.bus for d in worker.reader.devices)
                     worker.go()
                 with done:  # the others do not wait for a GPU that is late
                     while (left := max(worker.left() for worker in workers)) > 0:

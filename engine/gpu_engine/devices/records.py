@@ -141,9 +141,6 @@ class Sample:
     """"default", "exclusive process", "prohibited"."""
     pcie_generation: int | None = None
     pcie_width: int | None = None
-    pcie_sent: float | None = None
-    pcie_received: float | None = None
-    """Bytes per second over the bus, seen from the GPU. Read only on request: it takes 40 ms."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +153,6 @@ class HostSample:
     memory_total: int | None = None
     disk_free: int | None = None
     """Bytes free on the disk of the runs folder."""
-    net_sent: float | None = None
-    net_received: float | None = None
-    """Bytes per second."""
 
 
 @dataclass(frozen=True)

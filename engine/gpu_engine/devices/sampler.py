@@ -22,6 +22,8 @@ from gpu_engine.devices.records import Inventory, Sample, Snapshot
 
 KEPT = 120
 """How many snapshots `Sampler.recent` holds: two minutes at one per second."""
+_RETRY = 8
+"""Intervals from the loss of a driver to the next try."""
 _KILL_AFTER = 60.0
 """Seconds of silence after which a probe is killed and another one started."""
 
@@ -42,7 +44,6 @@ class Sampler:
         self._runs_folder = runs_folder
         self._on_snapshot = on_snapshot
         self._patience = patience
-        self._bus: frozenset[str] = frozenset()
         self.recent: tuple[Snapshot, ...] = ()
         """The last snapshots with new readings of a device, newest last."""
         self.latest: Snapshot | None = None
@@ -57,11 +58,6 @@ class Sampler:
         """Start sampling; returns at once. A sampler can be started only once."""
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
-
-    def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs only, from the next reading on. That takes 40 ms each
-        time, so it is done only for the GPUs that a person is looking at."""
-        self._bus = frozenset(device_ids)
 
     def age(self) -> float | None:
         """Seconds since a device was last read; None before the first."""
@@ -99,23 +95,21 @@ class Sampler:
 
     def _run_probe(self, host: HostReader) -> None:
         began = time.monotonic()
-        failures = 0
         while not self._stop.is_set():
             child = None
-            failures += 1
             try:
                 self._probe = child = probe.acquire()
                 if not self._stop.is_set():
                     child.send(probe.Watch(self.inventory.source, self.inventory.devices,
                                            self._patience))
                     while self._look(child, host, began):
-                        failures = 0
+                        pass
                 problem = "the driver does not answer: trying again"
             except probe.Gone as error:
                 problem = str(error)
             if child is not None:
                 child.close()
-            wait = min(30.0, self.interval * 2 ** min(failures + 1, 6))
+            wait = self.interval * _RETRY
             while not self._stop.is_set():
                 self._stale(host, problem, broken=True)
                 self._stop.wait(wait)
@@ -129,7 +123,7 @@ class Sampler:
         machine's figures. False: the driver has been silent for too long, or it is time to stop.
         Raises `probe.Gone`."""
         asked = time.monotonic()
-        child.send(probe.Look(self._bus))
+        child.send(probe.Look())
         while not self._stop.is_set():
             reply = child.receive(self.interval)
             now = time.monotonic()

@@ -19,7 +19,7 @@ from gpu_engine.common import paths, units
 from gpu_engine.common.programs import version
 from gpu_engine.devices import discover, sampler
 from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
-from gpu_engine.interpreters import candidates, choose
+from gpu_engine.interpreters import choose
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.launching import logind, torch_build
 
@@ -185,9 +185,9 @@ def torches(env: Mapping[str, str]) -> list[Torch]:
     folder = Path(paths.here())
     taken = choose.of_ranks(None, folder, env)
     if taken.seen is None:
-        own = candidates.own()
+        own = choose.own()
         return [(own.path, own.why, None)]
-    others = [(candidates.inspect(place), place.why) for place in candidates.in_order(folder, env)
+    others = [(choose.inspect(place), place.why) for place in choose.in_order(folder, env)
               if not place.stranger and place.path != taken.python]
     return [(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
             *((seen.path, why, seen.build) for seen, why in others if seen.build)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, reason
-from gpu_engine.devices.leases import shared as leases
+from gpu_engine.devices import leases
 from gpu_engine.doctor.machine import Finding, note, ok, problem
 from gpu_engine.runs import disk_room
 
@@ -25,7 +25,7 @@ _MOST_LOST = 20
 def files() -> list[Finding]:
     """Whether presets, hosts.toml, settings.toml and notify.toml can be read."""
     from gpu_engine.notify import config as notify
-    from gpu_engine.remote.reach import file as hosts
+    from gpu_engine.remote.reach import hosts
     from gpu_engine.settings import file as settings
     from gpu_engine.spec import presets
 
@@ -129,12 +129,11 @@ def _lock_holds(path: Path, fd: int) -> bool | None:
 def shared() -> list[Finding]:
     """The folder that the users of one machine share."""
     path, why_not = leases.where(), leases.why_not()
-    if why_not is not None:
-        return [problem(why_not, "sudo gpu-engine queue --set-up-shared")]
     if path is None:
         return [note("GPU_PANEL_SHARED is empty: runs of other users of this machine are not seen")]
+    if why_not is not None:
+        return [problem(why_not, leases.set_up(path))]
     if not os.path.lexists(path):
         return [note(f"no {path}: runs of other users of this machine are not seen. If several "
-                     "people use it, root sets it up once",
-                     "sudo gpu-engine queue --set-up-shared")]
+                     "people use it, root sets it up once", leases.set_up(path))]
     return [ok(f"{path}, by which users of this machine see each other's runs")]

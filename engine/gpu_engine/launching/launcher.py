@@ -68,6 +68,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
 
         prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
         return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
+    paths.runs_folder()  # where no run could be kept, none is planned
     alone = inventory is None
     inventory = inventory or discover_for(spec)
     named, asked = spec.devices.ids, counted(spec)
@@ -215,7 +216,7 @@ def make_way(run: runs.Run) -> None:
 
 def _again_over_hosts(run: runs.Run, spec: RunSpec, start: str) -> Prepared:
     """`resume` for a run on hosts: each part continues where it is."""
-    from gpu_engine.remote.run.next_attempt import prepare_again
+    from gpu_engine.remote.run.prepare import prepare_again
 
     prepared = Prepared(*prepare_again(run, spec, start))
     lock = reopen_run(run, to_toml(prepared.spec), prepared.plan)
@@ -247,7 +248,6 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
 def _keep_parts(run: runs.Run, told: Sequence[Part]) -> None:
     with telling(f"{run.path}: can't be written"):
         parts.write_instead(run.path, told)
-        parts.keep_nodes(run.path, told)
 
 
 def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:

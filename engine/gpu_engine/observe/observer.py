@@ -222,7 +222,7 @@ class Observer:
         lr = optimizer.param_groups[0].get("lr")
         norm = self._norm_of(optimizer) if self._norm else None
         rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
-                         norm, stepped.others_alive))
+                         norm, stepped.begins))
 
     def evaluated(self, before: int, result: Any) -> None:
         """Called when the first evaluation of a step's closure has returned `result`. There were

@@ -30,9 +30,8 @@ class Stepped(NamedTuple):
     """A step of an optimizer."""
 
     optimizer: Optimizer
-    others_alive: frozenset[int] | None
-    """If the optimizer has its number since this step, the numbers of all others that still exist;
-    else None."""
+    begins: bool
+    """Whether the optimizer has its number since this step, and is the only one that exists."""
 
 
 class Optimizers:
@@ -50,7 +49,7 @@ class Optimizers:
         loss (Muon beside Adam), or it is a further part of the same update (DeepSpeed steps once
         for each group of parameters).
         """
-        one, alive = self._by_id.get(id(optimizer)), None
+        one, begins = self._by_id.get(id(optimizer)), False
         if one is None or one.ref() is not optimizer:
             if loss is None and any(o.stepped is not None for o in self._known):
                 return None
@@ -58,15 +57,14 @@ class Optimizers:
             one.ref, one.name = weakref.ref(optimizer), type(optimizer).__name__
             one.stepped = None
             self._by_id = {id(o.ref()): o for o in self._known if o.ref() is not None}
-            alive = frozenset(o.number for o in self._known
-                              if o is not one and o.ref() is not None)
+            begins = len(self._by_id) == 1
         groups = {id(group) for group in optimizer.param_groups}
         if loss is None and one.stepped is not None and not one.stepped & groups:
             one.stepped |= groups
             return None
         if loss is not None or one.stepped is not None:
             one.stepped = groups
-        return Stepped(one, alive)
+        return Stepped(one, begins)
 
     def plain(self) -> bool:
         """Whether some optimizer is known, and the parameters of all are plain tensors."""

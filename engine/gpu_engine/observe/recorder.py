@@ -171,11 +171,8 @@ class ScriptRecorder(RecordWriter):
     # --- what there is to record ---------------------------------------------------------------
 
     def new_lines(self) -> list[bytes]:
-        """The events of everything in the queue that has arrived; after `close`, also of steps that
-        were waiting to be assigned to a training."""
-        lines = self._events.collect(self.queue, self.skipped)
-        if self._closing:
-            lines += self._events.end(self.skipped)
+        """The events of everything in the queue that has arrived."""
+        lines = self._events.collect(self.queue, self.skipped, over=self._closing)
         self.step_now = self._events.step
         if self.findings is not None:
             lines += map(encode, self.findings.check(self.step_now, self.gpus,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..events import schema
@@ -19,6 +19,25 @@ from .loss import has_arrived, value_of
 _EACH_LOSS_UP_TO = 40  # losses a tick, 200 a second, as in the engine's own recorder
 _LOGGED_EVERY = 1.0  # seconds
 _OTHERS = 8  # the most optimizers beside the curve's whose losses are recorded
+_FEW, _ENOUGH = 3, 50
+"""So many steps of another optimizer, without one of the curve's, are a training of their own: of
+one that has not stepped before, and of one that has."""
+
+
+class Step(NamedTuple):
+    """One step of an optimizer."""
+
+    optimizer: int
+    """Its number."""
+    name: str
+    """Its class."""
+    loss: Any
+    """A float, or a `PendingLoss` until that has arrived; None: unknown."""
+    lr: float | None
+    norm: Any = None
+    """The norm of its gradients, of the same types, if the run records it."""
+    begins: bool = False
+    """Whether the optimizer has its number since this step, and is the only one that exists."""
 
 
 class Values(NamedTuple):
@@ -58,10 +77,28 @@ class _Span:
 
 
 class StepEvents:
-    """Makes events from the items of the queue, in the order in which they happened."""
+    """Makes events from the items of the queue, in the order in which they happened.
+
+    The steps of the optimizer that steps first are the loss curve and are counted as the run's
+    steps. What those of another mean shows only later, so they are kept until then:
+
+    - If the first one steps once more, the two take turns, as in a GAN: the others are shown beside
+      the curve.
+    - If the other one goes on alone, it is the next training, as of another layer, and its steps
+      continue the count.
+    - A new optimizer, while no other exists any more, begins the next training at once, as in a
+      cross-validation. An inner loop, which makes a new one each time, has another beside it.
+    """
 
     def __init__(self) -> None:
-        self._trainings = Trainings()
+        self._training = 0
+        """The number of the current training, from 1."""
+        self._on_curve: int | None = None
+        """The optimizer whose steps are the curve."""
+        self._in_a_row = 0
+        """How many steps it has made since another one's."""
+        self._kept: list[tuple[Step, int]] = []
+        """Steps of others since then, each with its number among those of its optimizer."""
         self._curve = _Span()
         self._beside: dict[int, _Span] = {}
         self._steps: dict[int, int] = {}
@@ -78,62 +115,72 @@ class StepEvents:
         """Steps on the loss curve so far, over all trainings."""
         return self._curve.step
 
-    def collect(self, queue: deque[Any], skipped: int) -> list[bytes]:
+    def collect(self, queue: deque[Any], skipped: int, *, over: bool = False) -> list[bytes]:
         """Take the items from `queue` that have arrived. Returns the lines to write now. `skipped`:
-        how many steps a GradScaler has left out so far."""
+        how many steps a GradScaler has left out so far. `over`: no more items will come."""
         lines: list[bytes] = []
-        trainings, now = self._trainings, time.monotonic()
+        now = time.monotonic()
         while queue:
             item = queue[0]
             if not all(map(has_arrived, _numbers_of(item))):
                 break
             queue.popleft()
-            if type(item) is not Step:
+            if isinstance(item, Step):
+                self._add_step(item._replace(loss=value_of(item.loss), norm=value_of(item.norm)),
+                               skipped, lines)
+            else:
                 self._add_item(item, skipped, lines)
-                continue
-            step = self._step_of(item)
-            for one in trainings.add(step, now):
-                if one.step is not step and self._curve.n >= _EACH_LOSS_UP_TO:
-                    self._end_span(skipped, lines)  # a kept step: record each of its losses
-                self._add_step(one, skipped, lines)
+        if over:
+            self._end_turns()
         self._end_span(skipped, lines)
-        if self._logged and now >= self._logged_due:
+        if self._logged and (over or now >= self._logged_due):
             self._logged_due = now + _LOGGED_EVERY
-            self._add_logged(lines)
+            lines.append(encode(schema.Metric(self._logged_at, self._logged)))
+            self._logged = {}
         return lines
 
-    def end(self, skipped: int) -> list[bytes]:
-        """The lines of all steps that are still kept, as no more steps will come."""
-        lines: list[bytes] = []
-        for one in self._trainings.end(time.monotonic()):
-            self._add_step(one, skipped, lines)
-        self._end_span(skipped, lines)
-        if self._logged:
-            self._add_logged(lines)
-        return lines
+    def _add_step(self, step: Step, skipped: int, lines: list[bytes]) -> None:
+        index = step.optimizer
+        count = self._steps[index] = self._steps.get(index, 0) + 1
+        if step.begins or self._on_curve is None:
+            self._end_turns()
+            self._begin([step], skipped, lines)
+        elif index == self._on_curve:
+            self._end_turns()
+            self._in_a_row += 1
+            self._to_curve(step)
+        else:
+            self._kept.append((step, count))
+            mine = [one for one, _ in self._kept if one.optimizer == index]
+            few = count == len(mine) and self._in_a_row >= _FEW
+            if len(mine) >= (_FEW if few else _ENOUGH):
+                self._kept = [kept for kept in self._kept if kept[0].optimizer != index]
+                self._end_turns()
+                self._begin(mine, skipped, lines)
 
-    def _add_logged(self, lines: list[bytes]) -> None:
-        lines.append(encode(schema.Metric(self._logged_at, self._logged)))
-        self._logged = {}
-
-    def _step_of(self, item: Step) -> Step:
-        index = item.optimizer
-        number = self._steps[index] = self._steps.get(index, 0) + 1
-        return item._replace(number=number, loss=value_of(item.loss), norm=value_of(item.norm))
-
-    def _add_step(self, one: PlacedStep, skipped: int, lines: list[bytes]) -> None:
-        step = one.step
-        if not one.on_curve:
-            span = self._beside.setdefault(step.optimizer, _Span())
-            span.step = step.number
-            span.add(step)
-            return
-        if one.begins_training and self._trainings.number > 1:
+    def _begin(self, steps: list[Step], skipped: int, lines: list[bytes]) -> None:
+        """Go on with the curve by these steps of another optimizer."""
+        self._on_curve, self._in_a_row = steps[0].optimizer, len(steps)
+        self._training += 1
+        if self._training > 1:
             self._end_span(skipped, lines)
-            lines.append(encode(schema.Training(
-                self._trainings.number, self._curve.step, step.name, step.optimizer)))
+            lines.append(encode(schema.Training(self._training, self._curve.step, steps[0].name,
+                                                self._on_curve)))
+        for step in steps:
+            self._to_curve(step)
+
+    def _to_curve(self, step: Step) -> None:
         self._curve.step += 1
         self._curve.add(step)
+
+    def _end_turns(self) -> None:
+        """The kept steps were turns of others."""
+        for step, count in self._kept:
+            span = self._beside.setdefault(step.optimizer, _Span())
+            span.step = count
+            span.add(step)
+        if self._kept:
+            self._kept, self._in_a_row = [], 0
 
     def _add_item(self, item: Values | schema.Event, skipped: int, lines: list[bytes]) -> None:
         if not isinstance(item, Values):
@@ -175,136 +222,3 @@ def _numbers_of(item: Any) -> Iterable[Any]:
     if isinstance(item, Step):
         return item.loss, item.norm
     return item.values.values() if isinstance(item, Values) else ()
-
-# ------------------------------------------------------------------------------------------------
-# Decides which steps of a script's optimizers make the loss curve. Pure: the thread that writes
-# the record calls it, in the order of the steps, so a late decision does not hold up the script.
-#
-# The steps of the optimizer that steps first are the curve and are counted as the run's steps. What
-# those of a second one mean shows only later, so they are kept until then:
-#
-# - If the first one steps once more, the two take turns, as in a GAN: the second one is shown
-#   beside the curve from then on.
-# - If the second one makes 50 steps without the first (or a few within ten seconds), it is the next
-#   training, as of another layer, and its steps continue the count. One that already takes turns
-#   needs three times as many.
-# - An optimizer that takes over the number of one that is gone begins the next training at once, as
-#   in a cross-validation. The exception is an inner loop, which makes a new optimizer each time:
-#   there, another optimizer that still exists has stepped in between.
-
-
-ENOUGH = 50
-"""So many steps of another optimizer in a row make a training of their own."""
-_FEW, _SECONDS = 3, 10.0
-"""So few steps are enough after so many seconds, if the curve's optimizer had made as many."""
-
-
-class Step(NamedTuple):
-    """One step of an optimizer."""
-
-    optimizer: int
-    """Its number."""
-    name: str
-    """Its class."""
-    loss: Any
-    """A float, or a `PendingLoss` until that has arrived; None: unknown."""
-    lr: float | None
-    norm: Any = None
-    """The norm of its gradients, of the same types, if the run records it."""
-    others_alive: frozenset[int] | None = None
-    """If the optimizer has its number since this step, the numbers of all others that still exist;
-    else None."""
-    number: int = 0
-    """Its number among the steps of its optimizer, from 1, once it is known."""
-
-
-class PlacedStep(NamedTuple):
-    """A step for which it is decided whether it is on the curve or beside it."""
-
-    on_curve: bool
-    begins_training: bool
-    step: Step
-
-
-class Trainings:
-    """What is known so far about one rank's optimizers."""
-
-    def __init__(self) -> None:
-        self.curve: int | None = None
-        """The optimizer whose steps are the curve; None if nothing has stepped."""
-        self.number = 0
-        """The number of the current training, from 1."""
-        self.kept: list[Step] = []
-        """Steps since the curve's last one that are not decided yet."""
-        self._since = 0.0
-        """When the first of the kept steps came."""
-        self._row = 0
-        """How many steps in a row the curve's optimizer made before them."""
-        self._others: dict[int, int] = {}
-        """How many steps each other optimizer has made since the curve's last step."""
-        self._beside: set[int] = set()
-        """Optimizers that take turns with the curve's."""
-        self._inner: set[int] = set()
-        """Optimizers of inner loops."""
-
-    def add(self, step: Step, now: float) -> Iterator[PlacedStep]:
-        """Take one more step, at the time `now` in seconds. Gives, in order, the steps that are
-        decided by it."""
-        index = step.optimizer
-        if index == self.curve or self.curve is None:
-            begins = self.curve is None or self._takes_over(step)
-            yield from self._end_turns()
-            yield self._begin(step) if begins else PlacedStep(True, False, step)
-            self._row += 1
-            return
-        count = self._others[index] = self._others.get(index, 0) + 1
-        if not self.kept:
-            self._since = now
-        self.kept.append(step)
-        enough = ENOUGH if index not in self._beside else 3 * ENOUGH
-        if count >= enough or (index not in self._beside and min(count, self._row) >= _FEW
-                               and now - self._since >= _SECONDS):
-            yield from self._continue_with(index, now)
-
-    def end(self, now: float) -> Iterator[PlacedStep]:
-        """Note that no further step will come. Gives all steps that are left."""
-        while new := [i for i, count in self._others.items()
-                      if i not in self._beside and count > 1]:
-            yield from self._continue_with(new[0], now)
-        yield from self._end_turns()
-
-    def _takes_over(self, step: Step) -> bool:
-        """Whether this step, under the curve's number, is by a new optimizer that begins a
-        training."""
-        if step.others_alive is None:
-            return False
-        if any(i in step.others_alive for i in self._others):
-            self._inner.add(step.optimizer)
-        return step.optimizer not in self._inner
-
-    def _continue_with(self, index: int, now: float) -> Iterator[PlacedStep]:
-        """Continue the curve with another optimizer, from the first of its kept steps on."""
-        kept, self.kept = self.kept, []
-        at = next(i for i, step in enumerate(kept) if step.optimizer == index)
-        for step in kept[:at]:
-            yield PlacedStep(False, False, step)
-        yield self._begin(kept[at])
-        for step in kept[at + 1:]:
-            yield from self.add(step, now)
-
-    def _begin(self, step: Step) -> PlacedStep:
-        self._others.clear()
-        self._beside.discard(step.optimizer)
-        self.curve, self._row = step.optimizer, 0
-        self.number += 1
-        return PlacedStep(True, True, step)
-
-    def _end_turns(self) -> Iterator[PlacedStep]:
-        """The curve's optimizer steps once more, so the steps in between were turns of others."""
-        self._beside |= self._others.keys()
-        if self._others:
-            self._others.clear()
-            self._row = 0
-        kept, self.kept = self.kept, []
-        for step in kept:
-            yield PlacedStep(False, False, step)

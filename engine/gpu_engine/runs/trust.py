@@ -14,9 +14,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
@@ -76,18 +74,14 @@ def require_ours(run: Path) -> None:
         raise UserError(f"run {run.name} is only shown: {run}: {why}")
 
 
-def note_started(run: Path, hosts: Sequence[dict[str, object]] = ()) -> None:
+def note_started(run: Path) -> None:
     """Put the run in the folder `run` on the list of those that this home has started. One outside
-    of the runs' folder is on no list.
-
-    hosts: those of its hosts that no file of the person's describes: the nodes of the Slurm job
-    that it was started in. Raises OSError.
-    """
+    of the runs' folder is on no list. Raises OSError."""
     if run.parent != runs_folder():
         return
     entry = _entry(run)
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_json(entry, {**_made(run), "hosts": list(hosts)}, settled=False)
+    write_json(entry, _made(run), settled=False)
 
 
 def forget_started(run: Path) -> None:
@@ -99,21 +93,15 @@ def forget_started(run: Path) -> None:
 def started_here(run: Path) -> bool:
     """Whether this home has started the run in the folder `run`, and the folder is this user's
     alone. Another folder in its place, as one that was unpacked there, is not the run."""
-    return _started(run) is not None and why_not_ours(run) is None
+    return _started(run) and why_not_ours(run) is None
 
 
 def require_started(run: Path) -> None:
     """Raises UserError unless `started_here`."""
     require_ours(run)
-    if _started(run) is None:
+    if not _started(run):
         raise UserError(f"run {run.name} is only shown: it was not started from here, so what its "
                         "folder says of other machines, jobs and turns is not acted on")
-
-
-def hosts_of(run: Path) -> list[dict[str, Any]]:
-    """The `hosts` that `note_started` was given."""
-    listed = (_started(run) or {}).get("hosts")
-    return [h for h in listed if isinstance(h, dict)] if isinstance(listed, list) else []
 
 
 def belongs(pid: int, run: Path) -> bool:
@@ -154,13 +142,13 @@ def _entry(run: Path) -> Path:
     return home() / "started" / run.name
 
 
-def _started(run: Path) -> dict[str, Any] | None:
-    """What the list says of the run; None if it is not on it."""
+def _started(run: Path) -> bool:
+    """Whether it is on the list."""
     entry = read_json(_entry(run)) if run.parent == runs_folder() else None
     try:
-        return entry if isinstance(entry, dict) and _made(run).items() <= entry.items() else None
+        return isinstance(entry, dict) and _made(run).items() <= entry.items()
     except OSError:
-        return None
+        return False
 
 
 def _made(run: Path) -> dict[str, int]:

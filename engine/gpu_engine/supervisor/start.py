@@ -16,7 +16,7 @@ from gpu_engine.common import procs
 from gpu_engine.common.paths import leases_folder
 from gpu_engine.common.ports import address_of, free_port, interface_to
 from gpu_engine.devices import availability, leases
-from gpu_engine.devices.leases.shared import why_not
+from gpu_engine.devices.leases import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan

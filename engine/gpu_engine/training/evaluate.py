@@ -83,11 +83,11 @@ class Evaluation:
         self._group.barrier()  # a rank may be later than the timeout of a collective allows
         if self._group.all_reduce_max([float(stopped())])[0]:
             return None
-        texts = self._group.gather_bytes(json.dumps(
+        texts = self._group.gather(json.dumps(
             {number: dict(zip(sums, torch.stack([*sums.values()]).tolist()))
              for number, sums in mine.items()}).encode())
         totals = self._add(texts) if texts else {}
-        totals = json.loads(self._group.broadcast_patiently(json.dumps(totals)))
+        totals = json.loads(self._group.broadcast(json.dumps(totals)))
         count = totals.pop("count", 0)
         return {name: total / count if count else float("nan") for name, total in totals.items()}
 

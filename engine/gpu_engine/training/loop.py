@@ -82,7 +82,7 @@ class Loop:
         self._loss = StepLoss(self.accumulate, self.group, self.optimizer)
         self._skips_in_a_row = 0
         self._warned_at = 0.0
-        self._last = self.group.last_step
+        self._last = self.group.peers
         self._stop = self._checked = False
         self._replaced = ""
         self._buffers: dict[str, Tensor] = {}
@@ -244,7 +244,7 @@ class Loop:
 
     def _reason(self) -> Reason | None:
         """This rank's reason to have all ranks end, if it has one. Called in another thread, too:
-        asking costs the steps nothing (`LastStep`)."""
+        asking costs the steps nothing (`Peers.look`)."""
         bad = self.recorder.nonfinite if self.on_nonfinite == "stop" else None
         error = ""
         try:

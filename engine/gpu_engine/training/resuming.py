@@ -56,7 +56,7 @@ def find(folder: Path, group: Group, rec: Recorder, requested: str | None = None
         except (UserError, Damaged) as err:
             chosen = {"problem": str(err)}
     generators = chosen.pop("ranks", [])
-    chosen = json.loads(group.broadcast_patiently(json.dumps(chosen)))
+    chosen = json.loads(group.broadcast(json.dumps(chosen)))
     if "problem" in chosen:
         raise UserError(("rank 0: " if group.rank else "") + chosen["problem"])
     if not chosen:
@@ -77,7 +77,7 @@ def find(folder: Path, group: Group, rec: Recorder, requested: str | None = None
             state = checkpoint.load(file)
         except Damaged as err:
             raise UserError(str(err)) from err
-    generators = json.loads(group.broadcast_bytes(json.dumps(generators).encode()))
+    generators = json.loads(group.broadcast(json.dumps(generators)))
     own = None
     if len(generators) == group.size:
         own = torch.load(io.BytesIO(bytes.fromhex(generators[group.rank])), map_location="cpu",

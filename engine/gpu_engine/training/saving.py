@@ -75,8 +75,8 @@ class Saver:
             return
         self._recorder.phase = "checkpoint"
         began = time.monotonic()
-        ranks = self._group.gather_bytes(checkpoint.to_bytes(rng.capture(self._devices)))
-        problem = self._group.broadcast_patiently(self._begin(ranks, metrics, began, final=final))
+        ranks = self._group.gather(checkpoint.to_bytes(rng.capture(self._devices)))
+        problem = self._group.broadcast(self._begin(ranks, metrics, began, final=final))
         if problem == _UNDER_WAY:
             self._under_way = step
         elif not problem:
@@ -103,7 +103,7 @@ class Saver:
             return
         self._recorder.phase = "checkpoint"
         written, self._written = self._written, None
-        if not self._group.broadcast_patiently(written.result() if written else ""):
+        if not self._group.broadcast(written.result() if written else ""):
             self.step = self._under_way
             if self._metrics:
                 self._note(self._metrics)

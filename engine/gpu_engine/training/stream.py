@@ -145,9 +145,15 @@ class StreamData:
             pass
         step = list(islice(source, self._accumulate))
         self._group.barrier()
-        whole = self._group.start_all_reduce_min(int(len(step) == self._accumulate))
+        whole = self._all_have(step)
         while whole():
             ahead = list(islice(source, self._accumulate))
-            whole = self._group.start_all_reduce_min(int(len(ahead) == self._accumulate))
+            whole = self._all_have(ahead)
             yield from step
             step = ahead
+
+    def _all_have(self, batches: list[Any]) -> Callable[[], bool]:
+        """Start to ask whether all ranks have a whole step's batches; the answer."""
+        having = self._group.start_all_reduce_sum(
+            torch.tensor(int(len(batches) == self._accumulate)))
+        return lambda: int(having()) == self._group.size

@@ -32,8 +32,8 @@ _INIT_GRACE = 1.0
 
 def main(argv: list[str], env: MutableMapping[str, str]) -> int:
     """Run one rank. Returns its exit code: 0 for completed, or stopped under a supervisor; 1 for
-    failed; 2 for a mistake in the arguments or the spec; 75 for stopped without a supervisor, so
-    that the launcher may start it again."""
+    failed; 2 for a mistake in the arguments or the spec; 75 for stopped without a supervisor and
+    without torchrun, so that the launcher may start it again."""
     args = _arguments(argv)
     signals = Signals()
     signals.install()
@@ -61,28 +61,24 @@ def _without_supervisor(args: argparse.Namespace, env: MutableMapping[str, str],
         return 2
     try:
         with importing_torch():
-            from gpu_engine.worker.without_supervisor import (
-                EXIT_STOPPED,
-                AlreadyStopped,
-                RankWithoutSupervisor,
-            )
+            from gpu_engine.worker.without_supervisor import RankWithoutSupervisor
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2
 
+    # 75: not finished, start it again later (sysexits.h). Torchrun would take that for a failure,
+    # and do so at once.
+    stopped = 0 if "TORCHELASTIC_RUN_ID" in env else os.EX_TEMPFAIL
     met = threading.Event()
-    _leave_when_asked(signals, met.is_set, lambda: exit_at_once(EXIT_STOPPED))
+    _leave_when_asked(signals, met.is_set, lambda: exit_at_once(stopped))
     try:
         rank = RankWithoutSupervisor(args, env)
-    except AlreadyStopped:
-        sys.stdout.write("the previous attempt was stopped: not started again\n")
-        return EXIT_STOPPED
     except UserError as err:
         sys.stderr.write(f"{err}\n")
         return 2
     finally:
         met.set()
-    return _rank(rank.job, signals, args.check, rank.group, rank.record_end, EXIT_STOPPED)
+    return _rank(rank.job, signals, args.check, rank.group, rank.record_end, stopped)
 
 
 def _leave_when_asked(signals: Signals, over: Callable[[], bool], leave: Callable[[], None],
@@ -154,8 +150,9 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
         early = signals.arrived() and not rec.training
         outcome, fault = ("stopped", None) if early else ("failed", record_failure(err, rec, group))
     status = end(outcome)
-    if fault is not None and group is not None:  # native code may end the process in here
-        group.failures.announce(fault)
+    # Native code may end the process in here.
+    if fault is not None and group is not None and group.peers is not None:
+        group.peers.announce(fault)
     sys.stdout.write(f"{outcome} after step {rec.step_now}\n")
     sys.stdout.flush()
     # Where this rank has failed, others may be stuck in a collective. Closing would wait for them.
@@ -185,10 +182,8 @@ def open_record(job: Job) -> Recorder:
 
 def record_failure(err: BaseException, rec: Recorder, group: Group | None) -> str | None:
     """Record why this rank failed. Returns what to tell the others of it; None if they know."""
-    if group is not None:
-        from gpu_engine.worker.rank.peers import blame
-
-        err = blame(err, group.failures)
+    if group is not None and group.peers is not None:
+        err = group.peers.blame(err)
     event = error_event(err, rec.phase, rec.step_now, held_by=rec.held_by(err),
                         traced=not isinstance(err, UserError))
     rec.write_failure(err)
@@ -233,7 +228,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gpu_engine.worker",
         description="One rank of a run. gpu-panel starts it with --run. With a preset it runs "
-                    "under torchrun, srun or mpirun, or alone.")
+                    "under torchrun or srun, or alone.")
     parser.add_argument("preset", nargs="?", help="a preset's name or file")
     parser.add_argument("--run", type=Path, help="a run folder with its plan.json")
     parser.add_argument("--check", action="store_true",

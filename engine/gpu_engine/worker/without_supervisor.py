@@ -1,4 +1,4 @@
-"""A rank without a supervisor: started by torchrun, srun or mpirun, or by hand with
+"""A rank without a supervisor: started by torchrun or srun, or by hand with
 `--init-method tcp://host:port --rank R --world-size W`.
 
     torchrun --nproc-per-node 2 -m gpu_engine.worker ddp --set batch.size=64
@@ -6,7 +6,7 @@
 The launcher decides how many ranks there are and where each one runs; the preset decides
 everything else. The rank makes the same plan and run folder as a launch from the panel, so the
 panel can follow the run. When torchrun starts the ranks once more, they go on in their old run
-folder, whose path the agent's store keeps. A rank that was asked to stop exits with 75.
+folder, whose path the agent's store keeps.
 """
 
 from __future__ import annotations
@@ -46,12 +46,6 @@ from gpu_engine.worker.rank.job import Identity, Job, from_plan, identify
 
 _OF_AGENT = "gpu-panel/run"
 """The key for the path of the run folder in the store of torchrun's agent."""
-EXIT_STOPPED = os.EX_TEMPFAIL
-"""The exit code of a stopped rank, 75: not finished, start it again later (sysexits.h)."""
-
-
-class AlreadyStopped(Exception):
-    """The previous attempt was asked to stop, so these ranks must not go on."""
 
 
 class RankWithoutSupervisor:
@@ -59,7 +53,7 @@ class RankWithoutSupervisor:
 
     def __init__(self, args: argparse.Namespace, env: MutableMapping[str, str]) -> None:
         """Join the other ranks and agree with them on a run folder: a new one, or their old one
-        if this is a restart. Raises UserError, and AlreadyStopped."""
+        if this is a restart. Raises UserError."""
         spec = read_spec(args.preset, args.sets)
         env.update(spec.run.env)
         who = identify(env, init_method=args.init_method, rank=args.rank,
@@ -85,7 +79,7 @@ class RankWithoutSupervisor:
     def _folder(self) -> tuple[Path, int]:
         """(run folder, number of this attempt), agreed on by all ranks. A machine that does not
         share rank 0's disk has a folder of the same name."""
-        found = self.group.gather_bytes(json.dumps(asdict(self._plan.ranks[0])).encode())
+        found = self.group.gather(json.dumps(asdict(self._plan.ranks[0])).encode())
         answer: dict[str, Any] = {}
         if self._who.rank == 0:
             try:
@@ -94,9 +88,8 @@ class RankWithoutSupervisor:
                 answer = {"problem": str(err)}
         answer = json.loads(self.group.broadcast(json.dumps(answer)))
         if "problem" in answer:
+            self.group.close()  # rank 0 holds what the others still read
             raise UserError(answer["problem"])
-        if "stopped" in answer:
-            raise AlreadyStopped
         path = Path(answer["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
             path = self._named or runs.private_folder(paths.runs_folder()) / path.name
@@ -110,8 +103,6 @@ class RankWithoutSupervisor:
         path, store = self._named, self.group.of_agent
         if store is not None and store.check([_OF_AGENT]):
             path = Path(store.get(_OF_AGENT).decode())
-            if _was_stopped(runs.Run(path)):
-                return {"stopped": True}  # torchrun took exit code 75 for a failure
         ranks = [read_record(RankPlan, f) for f in found]
         plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
         # The lock is held as long as this process lives.
@@ -140,33 +131,17 @@ class RankWithoutSupervisor:
         `trained`, the others wait until that is done, as many launchers end all ranks when the
         first one exits."""
         if self._run is not None and self._state is not None:
-            state = _ended(self._state, outcome, trained)
+            now = time.time()
+            *before, last = self._state.attempts
+            state = replace(self._state, state=cast(runs.StateName, outcome), ended=now,
+                            exit_code=runs.EXIT_CODES[outcome],
+                            attempts=(*before, replace(last, ended=now, outcome=outcome)))
             if outcome == "failed" and (cause := of_events(self._run)) is not None:
                 state = replace(state, reason=cause.line, cause=cause)
             self._run.write_state(state)
         if trained and outcome != "failed":
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(UserError):  # it is gone
                 self.group.broadcast("")
-
-
-def _ended(state: runs.State, outcome: str, trained: bool) -> runs.State:
-    """The state of a run whose attempt has just ended."""
-    now, why = time.time(), None if trained or outcome != "stopped" else _TOO_EARLY
-    *before, last = state.attempts
-    return replace(state, state=cast(runs.StateName, outcome), ended=now,
-                   exit_code=runs.EXIT_CODES[outcome],
-                   attempts=(*before, replace(last, ended=now, outcome=outcome, reason=why)))
-
-
-_TOO_EARLY = "asked to stop before it trained"
-
-
-def _was_stopped(run: runs.Run) -> bool:
-    """Whether its ranks agreed to stop during training. A stop before training does not count:
-    torchrun also sends one to each rank when another rank has failed."""
-    state = run.state()
-    return state.state == "stopped" and bool(state.attempts) \
-        and state.attempts[-1].reason != _TOO_EARLY
 
 
 def read_spec(preset: str | None, sets: list[str]) -> RunSpec:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.devices.leases import shared
-from gpu_engine.devices.leases.shared import Shared
+from gpu_engine.devices import leases
 
-from .users import ALICE, BOB, User, users
+from .users import ALICE, BOB, Shared, User, users
 
 
 @pytest.fixture
@@ -29,8 +28,13 @@ def place():
 @pytest.fixture
 def box(place: Path, monkeypatch: pytest.MonkeyPatch) -> Shared:
     """A shared folder that root has set up."""
-    monkeypatch.setenv(shared.VARIABLE, str(place / "shared"))
-    return shared.set_up()
+    box = Shared(place / "shared")
+    monkeypatch.setenv(leases.VARIABLE, str(box.path))
+    box.path.mkdir(mode=0o755)
+    for folder in (box.claims, box.line):
+        folder.mkdir()
+        folder.chmod(0o1777)
+    return box
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +47,11 @@ def _processes():
 
 def _at(user: User, box: Shared) -> User:
     user.do(f"""
-for kept in [v for v in globals().values() if isinstance(v, (held.Mine, leases.Leases))]:
+for kept in [v for v in globals().values() if isinstance(v, leases.Leases)]:
     kept.close()
-os.environ[{shared.VARIABLE!r}] = {str(box.path)!r}
-box = shared.find()
-assert box is not None
+os.environ[{leases.VARIABLE!r}] = {str(box.path)!r}
+assert leases.why_not() is None
+box = Shared(pathlib.Path({str(box.path)!r}))
 claims_at, line_at = os.fspath(box.claims), os.fspath(box.line)
 """)
     return user

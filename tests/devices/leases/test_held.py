@@ -11,9 +11,11 @@ import time
 
 import pytest
 
-from gpu_engine.devices.leases import held
+from gpu_engine.devices import leases
 
-MAKE = "made = held.make(box.claims, {'says': 'alice'})"
+from .users import make
+
+MAKE = "made = make(box.claims, {'says': 'alice'})"
 CHILD = """
 ready, told = os.pipe()
 child = os.fork()
@@ -27,11 +29,11 @@ os.read(ready, 1)
 
 def said(box):
     """Who says what, as everybody reads it."""
-    return [(f.uid, f.said["says"]) for f in held.read(box.claims) if f.live]
+    return [(f.uid, f.said["says"]) for f in leases.read(box.claims) if f.live]
 
 
-def listed(box):
-    return sorted(path.name for path in box.claims.iterdir())
+def listed(box, folder="claims"):
+    return sorted(path.name for path in (box.path / folder).iterdir())
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def made(alice, box):
 
 def test_it_counts_while_it_is_held(alice, box):
     alice.do(MAKE)
-    [one] = held.read(box.claims)
+    [one] = leases.read(box.claims)
     assert (one.uid, one.live, one.said, one.mine) == (alice.uid, True, {"says": "alice"}, False)
     assert one.user == f"uid {alice.uid}"
     assert abs(one.made - time.time()) < 60
@@ -57,8 +59,8 @@ def test_a_killed_process_takes_it_along(alice, bob, box):
     alice.do(CHILD.format(MAKE))
     assert said(box) == [(alice.uid, "alice")]
     alice.do("os.kill(child, 9); os.waitpid(child, 0)")
-    assert [f.live for f in held.read(box.claims)] == [False]
-    assert bob.ask("[f.live for f in held.read(box.claims)]") == [False]
+    assert [f.live for f in leases.read(box.claims)] == [False]
+    assert bob.ask("[f.live for f in leases.read(box.claims)]") == [False]
 
 
 def test_killed_while_it_writes_it_leaves_nothing_that_counts(alice, box):
@@ -67,9 +69,9 @@ def test_killed_while_it_writes_it_leaves_nothing_that_counts(alice, box):
     alice.do("os.waitpid(child, 0)")
     [left] = listed(box)
     assert left.endswith(".tmp")
-    assert held.read(box.claims) == []
+    assert leases.read(box.claims) == []
     alice.do(MAKE)
-    assert listed(box) == [alice.ask("made.path.name")], "its user's next one has cleared up"
+    assert not listed(box)[0].endswith(".tmp"), "its user's next one has cleared up"
 
 
 def test_a_stopped_process_keeps_it(made, box):
@@ -87,8 +89,7 @@ def test_nobody_can_remove_rename_replace_or_change_anothers(made, bob, box):
                  "os.rename(own, theirs)", "os.chmod(theirs, 0)", "os.truncate(theirs, 0)",
                  "os.rmdir(claims_at)", "os.rename(claims_at, claims_at + 'x')",
                  "os.chmod(claims_at, 0)", "os.chown(theirs, uid, uid)",
-                 "held.make(box.claims, {}, os.path.basename(theirs))",
-                 f"os.unlink({str(box.lock)!r})"):
+                 "make(box.claims, {}, os.path.basename(theirs))"):
         assert "Error" in bob.refused(move), move
     bob.do("os.unlink(own)")
     assert said(box) == [(made.uid, "alice")]
@@ -130,7 +131,7 @@ def write(body):
 """ + f"path = f'{{claims_at}}/{{time.time_ns():019d}}-{{secrets.token_hex(4)}}'\n{JUNK[junk]}")
     assert len(listed(box)) == 2
     for reader in (made, bob):
-        assert reader.ask("[f.uid for f in held.read(box.claims) if f.live]") == [made.uid]
+        assert reader.ask("[f.uid for f in leases.read(box.claims) if f.live]") == [made.uid]
     assert said(box) == [(made.uid, "alice")]
     bob.do("isinstance(kept, int) and os.close(kept) if 'kept' in globals() else None\n"
            "globals().pop('kept', None)")
@@ -142,9 +143,9 @@ def test_too_few_descriptors_is_an_error_and_not_an_empty_folder(made, box, monk
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(held.os, "open", full)
+        patch.setattr(leases.os, "open", full)
         with pytest.raises(OSError, match="Too many open files"):
-            held.read(box.claims)
+            leases.read(box.claims)
 
 
 def test_a_full_disk_leaves_no_half_of_it(alice, box):
@@ -160,27 +161,31 @@ def test_a_full_disk_leaves_no_half_of_it(alice, box):
 
 
 def test_who_came_first_is_first(box):
-    made = [held.make(box.line, {"n": n}) for n in range(5)]
+    made = [make(box.line, {"n": n}) for n in range(5)]
+    name = listed(box, "line")[1]
     made[1].close()
-    made[1] = held.make(box.line, {"n": "again"}, made[1].path.name)
-    assert [f.said["n"] for f in held.read(box.line)] == [0, "again", 2, 3, 4]
+    made[1] = make(box.line, {"n": "again"}, name)
+    assert [f.said["n"] for f in leases.read(box.line)] == [0, "again", 2, 3, 4]
     for one in made:
         one.close()
 
 
-def test_one_at_a_time(alice, box, monkeypatch):
+def test_one_at_a_time(alice, place, tmp_path, monkeypatch):
     """A process that is stopped with the lock holds up nobody for long; with it the lock ends."""
-    alice.do(CHILD.format("kept = held.alone(box.lock); kept.__enter__()"))
+    home = place / "home"
+    home.mkdir()
+    os.chown(home, alice.uid, alice.uid)
+    alice.do(CHILD.format(f"kept = leases.alone(pathlib.Path({str(home)!r})); kept.__enter__()"))
     child = alice.ask("child")
     os.kill(child, signal.SIGSTOP)
-    monkeypatch.setattr(held, "_PATIENCE", 0.05)
-    with pytest.raises(TimeoutError, match="perhaps a stopped one"), held.alone(box.lock):
+    monkeypatch.setattr(leases, "_LOCK_PATIENCE", 0.05)
+    with pytest.raises(TimeoutError, match="perhaps a stopped one"), leases.alone(tmp_path):
         pass
-    monkeypatch.setattr(held, "_PATIENCE", 60)
+    monkeypatch.setattr(leases, "_LOCK_PATIENCE", 60)
     got = threading.Event()
 
     def take():
-        with held.alone(box.lock):
+        with leases.alone(tmp_path):
             got.set()
 
     thread = threading.Thread(target=take)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 
@@ -12,10 +11,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices import leases
-from gpu_engine.devices.leases import held, shared
 from gpu_engine.devices.records import Device
-
-from ...command_line import called
 
 A = Device("0", "gpu", "A100", index=0, uuid="GPU-aaaa")
 B = Device("1", "gpu", "A100", index=1, uuid="GPU-bbbb")
@@ -41,7 +37,7 @@ def forge(user, /, **changes):
     """Have a user make a lease in which they write what they like."""
     about = {"run": "forged", "pid": user.pid, "shared": False,
              "devices": [{"key": "GPU-aaaa", "label": "GPU 0"}]} | changes
-    user.do(f"forged = held.make(box.claims, json.loads({json.dumps(about)!r}))")
+    user.do(f"forged = make(box.claims, json.loads({json.dumps(about)!r}))")
 
 
 def test_another_users_lease_is_seen_and_refuses(alice, bob, homes, tmp_path):
@@ -94,9 +90,9 @@ def test_two_homes_of_one_user_do_not_share_a_device(box, tmp_path):
 
 
 def test_one_without_the_shared_folder_is_seen_in_its_own_home(box, tmp_path, monkeypatch):
-    monkeypatch.setenv(shared.VARIABLE, "")
+    monkeypatch.setenv(leases.VARIABLE, "")
     with leases.acquire(tmp_path / "leases", [A], "first"):
-        monkeypatch.setenv(shared.VARIABLE, str(box.path))
+        monkeypatch.setenv(leases.VARIABLE, str(box.path))
         with pytest.raises(UserError, match="held by run first"):
             leases.acquire(tmp_path / "leases", [A], "second")
 
@@ -156,18 +152,15 @@ def test_real_processes_of_two_users_never_hold_it_at_once(alice, bob, box, home
 
 
 def test_a_full_disk_leaves_no_half_of_a_lease(box, tmp_path, monkeypatch):
-    make = held.make
-
-    def full(folder, *more):
+    def full(folder):
         if folder == box.claims:
             raise OSError(28, "No space left on device", str(folder))
-        return make(folder, *more)
 
-    monkeypatch.setattr(held, "make", full)
+    monkeypatch.setattr(leases, "remove_temporary", full)
     with pytest.raises(UserError, match=r"claims: no space left on device.*GPU_PANEL_SHARED"):
         leases.acquire(tmp_path / "leases", [A], "one")
     assert leases.holders(tmp_path / "leases") == {}
-    monkeypatch.setenv(shared.VARIABLE, "")
+    monkeypatch.setenv(leases.VARIABLE, "")
     leases.acquire(tmp_path / "leases", [A], "one").close()
 
 
@@ -176,27 +169,6 @@ def test_a_folder_that_is_not_trusted_is_not_asked(box, tmp_path):
         box.claims.chmod(0o777)
         assert leases.holders(tmp_path / "two") == {}
         leases.acquire(tmp_path / "two", [A], "second").close()
-
-
-def test_root_sets_it_up_by_a_command(place, home, monkeypatch):
-    here = place / "here"
-    done = called("queue", "--set-up-shared", str(here))
-    assert done.returncode == 0, done
-    assert f"{here} is set up" in done.stdout
-    assert f"GPU_PANEL_SHARED={here}" in done.stdout
-    monkeypatch.setenv(shared.VARIABLE, str(here))
-    assert shared.find()
-    assert "/etc/environment" not in called("queue", "--set-up-shared").stdout
-    assert called("queue", "--json", "--set-up-shared").returncode == 2
-    here.chmod(0o777)
-    done = called("queue")
-    assert done.returncode == 0
-    assert "may replace what is in" in done.stderr
-    shutil.rmtree(here)
-    here.symlink_to(place)
-    done = called("queue", "--set-up-shared")
-    assert done.returncode == 2
-    assert "is not a folder" in done.stderr
 
 
 # --- what stands in a file is its owner's word ----------------------------------------------------

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_engine.devices import leases
 
 ALICE, BOB = 61001, 61002
 
 _ACTOR = """
 import ctypes, fcntl, json, os, pathlib, pwd, shutil, socket, stat, sys, time, traceback
 from gpu_engine.devices import leases  # imported by root, who can read the code
-from gpu_engine.devices.leases import held, shared
 from gpu_engine.devices.records import Device
+from tests.devices.leases.users import Shared, make
 import encodings.idna, random, resource, secrets, signal, _strptime
 out = sys.stdout
 uid = int(sys.argv[1])
@@ -34,6 +40,25 @@ for line_ in sys.stdin:
                               traceback.format_exc()]) + "\\n")
     out.flush()
 """
+
+
+class Shared(NamedTuple):
+    """A folder of all users."""
+
+    path: Path
+
+    @property
+    def claims(self) -> Path:
+        return self.path / "claims"
+
+    @property
+    def line(self) -> Path:
+        return self.path / "line"
+
+
+def make(folder: Path, said: dict[str, object], name: str = "") -> leases.Leases:
+    """Make one file."""
+    return leases.make([folder], said, name or f"{time.time_ns():019d}-{secrets.token_hex(4)}")
 
 
 class User:

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.notify import watch
+from gpu_engine.runs.state import AttemptRecord
 from gpu_panel.alerts import teller
+from gpu_panel.alerts.news import RunsNews
 
 from ...conftest import gpus, slots
 from ...notify.kit import Made
-from ..panel_kit import StillSampler, panel, screen_text, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import StillSampler, panel, says, screen_text, until
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(
         await app.teller.poll()
         assert len(told) == 2
         assert told[1].endswith(": bad,\a")
-        await until(pilot, lambda: "toy failed" in screen_text(app))
+        await says(pilot, "toy failed")
         await app.teller.poll()
         assert len(told) == 2
 
@@ -64,7 +64,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
     sampler = StillSampler(machine)
     idle = sampler.latest.samples
 
-    def use(*busy: int) -> None:
+    def use(*busy: int):
         samples = tuple(replace(s, memory_used=40 << 30) if i in busy else s
                         for i, s in enumerate(idle))
         sampler.latest = replace(sampler.latest, samples=samples)
@@ -77,9 +77,9 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         told = sent(app, monkeypatch)
         await until(pilot, lambda: source.freedom and not source.freedom["0"].free)
         await pilot.press("w")
-        await until(pilot, lambda: "notifies when free" in screen_text(app))
+        await says(pilot, "notifies when free")
         await pilot.press("down", "w")  # GPU 1
-        await until(pilot, lambda: "1 is free now" in screen_text(app))
+        await says(pilot, "1 is free now")
         assert source.wanted == {"0"}
         for _ in range(5):
             await app.teller.poll()
@@ -94,7 +94,7 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         use(0, 1, 2)
         await until(pilot, lambda: source.freedom and not source.freedom["1"].free)
         await pilot.press("W")
-        await until(pilot, lambda: "notified when any device is free" in screen_text(app))
+        await says(pilot, "notified when any device is free")
         await app.teller.poll()
         use(0, 1)
         for _ in range(4):
@@ -104,3 +104,69 @@ async def test_a_device_is_waited_for_until_it_has_stayed_free(monkeypatch):
         assert source.wanted == set()
         await pilot.press("home", "w", "w")
         assert source.wanted == set()
+
+
+# --- What the panel finds out about runs while other screens are shown ---
+
+
+@pytest.fixture
+def news(monkeypatch):
+    monkeypatch.setattr(watch, "_FIGURES_EVERY", 0.0)
+    found = RunsNews()
+    assert found.poll() == []
+    return found
+
+
+def told(news: RunsNews) -> list[tuple[str, str]]:
+    """(run, event) of what is new, over some looks."""
+    return [(one.run.id, one.happened.event) for _ in range(3) for one in news.poll()]
+
+
+def test_runs_that_train_now_or_begin_later_are_told_of_once(news):
+    before, seen = Made(), Made()
+    before.end("failed", reason="x")
+    first = RunsNews()  # opened now
+    first.note([seen.run], [before.run])
+    assert told(first) == []
+    later = Made()
+    assert told(first) == []
+    seen.end("failed", reason="x")
+    later.end("completed")
+    assert sorted(told(first)) == sorted([(seen.run.id, "failed"), (later.run.id, "finished")])
+    assert told(first) == []
+
+
+def test_a_run_that_waits_is_looked_at_when_its_turn_has_come(news, monkeypatch):
+    made = Made()
+    made.set("queued", pid=None, attempts=())
+    news.note([], [made.run])
+    looked: list[str] = []
+    real = watch.RunWatch.next_event
+    monkeypatch.setattr(watch.RunWatch, "next_event",
+                        lambda self: looked.append(self.run.id) or real(self))
+    told(news)
+    count = len(looked)
+    told(news)
+    assert len(looked) == count, "only its time stamp is read"
+    made.set("running", attempts=(AttemptRecord(1, made.began),))
+    told(news)
+    assert len(looked) > count
+    made.end("completed")
+    assert told(news) == [(made.run.id, "finished")]
+
+
+def test_a_resume_is_noticed_and_who_stops_a_run_is_not_told_that(news):
+    made = Made()
+    made.end("stopped")
+    news.note([], [made.run])
+    assert told(news) == []
+    made.again()
+    assert told(news) == []
+    made.end("stopped")
+    assert told(news) == []
+    made.again()
+    made.end("failed", reason="at once")
+    assert told(news) == [(made.run.id, "failed")]
+    made.remove()
+    assert told(news) == []
+    assert news._followed == {}

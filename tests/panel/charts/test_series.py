@@ -20,7 +20,7 @@ def kept(series: Series) -> list[tuple[int, float, float, int]]:
 
 
 @given(points, st.sampled_from([4, 8, 64]))
-def test_both_ends_of_everything_are_kept(added: list[tuple[int, float]], capacity: int) -> None:
+def test_both_ends_of_everything_are_kept(added, capacity):
     series = Series(capacity)
     for x, value in added:
         series.add(x, value)
@@ -43,8 +43,7 @@ def test_both_ends_of_everything_are_kept(added: list[tuple[int, float]], capaci
 
 
 @given(points, st.integers(0, 5000), st.sampled_from([4, 64]))
-def test_a_cut_leaves_nothing_after_it(added: list[tuple[int, float]], at: int, capacity: int,
-                                       ) -> None:
+def test_a_cut_leaves_nothing_after_it(added, at, capacity):
     series = Series(capacity)
     for x, value in added:
         series.add(x, value)
@@ -55,7 +54,7 @@ def test_a_cut_leaves_nothing_after_it(added: list[tuple[int, float]], at: int, 
     assert series.at(at)[2] >= 1.0
 
 
-def test_values_that_are_not_finite_never_touch_the_bounds() -> None:
+def test_values_that_are_not_finite_never_touch_the_bounds():
     series = Series()
     for x, value in enumerate([1.0, math.nan, math.inf, -math.inf, 2.0]):
         series.add(x, value)
@@ -65,7 +64,7 @@ def test_values_that_are_not_finite_never_touch_the_bounds() -> None:
     assert series.at(99) is None
 
 
-def test_a_jump_beyond_all_bounds() -> None:
+def test_a_jump_beyond_all_bounds():
     series = Series()
     series.add(3, 1.0)
     series.add(1 << 59, 2.0)
@@ -73,7 +72,7 @@ def test_a_jump_beyond_all_bounds() -> None:
     assert sum(series.count) == 2
 
 
-def test_an_attempt_that_resumes_replaces_the_tail() -> None:
+def test_an_attempt_that_resumes_replaces_the_tail():
     ranks = RankSeries()
     for rank in (0, 1):
         ranks.begin(rank, 1)
@@ -88,7 +87,7 @@ def test_an_attempt_that_resumes_replaces_the_tail() -> None:
 
 
 @given(st.permutations([(0, 1), (0, 2), (1, 1), (1, 2)]))
-def test_files_may_be_read_in_any_order(order: list[tuple[int, int]]) -> None:
+def test_files_may_be_read_in_any_order(order):
     assume(all(order.index((r, 1)) < order.index((r, 2)) for r in (0, 1)))
     firsts = {rank: 9 if rank == 0 else 12 for rank in (0, 1)}
     ranks = RankSeries()

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+import click
 import pytest
 from textual.binding import Binding
 from textual.widgets import RichLog, Static
 
+from gpu_engine.cli import cli
 from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
+from gpu_engine.runs import notes
+from gpu_engine.runs.notes import Notes
 from gpu_engine.settings.schema import OwnCommand, Settings
 from gpu_panel import keys, readonly
 from gpu_panel.app import PanelApp
-from gpu_panel.commands import own
-from gpu_panel.commands.output import OutputScreen
+from gpu_panel.commands import own, same
+from gpu_panel.commands.own import OutputScreen
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.common.help import HelpScreen
 
+from ... import odd_runs
+from ...command_line import called
 from ...conftest import slots
 from ..panel_kit import screen_text, until
-from ..run_kit import T0, trained
+from ..run_kit import listed, on_top, says, trained
 
 
 def command(line: str, **more) -> OwnCommand:
@@ -29,12 +34,9 @@ def command(line: str, **more) -> OwnCommand:
 
 
 @pytest.fixture
-def made(home: Path, monkeypatch: pytest.MonkeyPatch):
+def made(monkeypatch):
     """An app with one run and one command on f9."""
-    paths.runs_folder().mkdir(parents=True)
-    run = trained(paths.runs_folder())
-    run.state("completed", ended=T0 + 60)
-    run.release()
+    listed("completed")
 
     def make(found: OwnCommand) -> PanelApp:
         table = keys.with_commands(keys.KEYS, [found])
@@ -52,7 +54,7 @@ def made(home: Path, monkeypatch: pytest.MonkeyPatch):
     ("o", "commands.a.key = \"o\": o is the key of runs.order (sort)"),
     ("ctrl+q", "is the key of quit"), ("f8", "is the key of tell"), ("3", "goes to a pane"),
     ("f3", "goes to a pane"), ("hyper+x", "that is no key"), ("enter", "is the key of")])
-def test_a_key_of_ours_is_refused_by_its_name(key: str, said: str):
+def test_a_key_of_ours_is_refused_by_its_name(key, said):
     with pytest.raises(keys.KeysError) as err:
         keys.with_commands(keys.KEYS, [OwnCommand("a", key, "x")])
     assert said in str(err.value)
@@ -75,21 +77,25 @@ async def test_its_output_is_shown_with_what_is_under_the_cursor(made):
         wanted = f"said 3f2a {paths.runs_folder() / '3f2a'} {os.uname().nodename}"
         assert said.replace(" ", "") == wanted.replace(" ", "")
         await pilot.press("escape", "question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await on_top(pilot, HelpScreen)
         await until(pilot, lambda: "Your own commands" in str(app.screen.query_one(Static).content))
 
 
-async def test_what_it_prints_is_text_and_closing_ends_it(made):
-    app = made(command("printf '\\033]52;c;aGk=\\007[b]x\\n'; exec sleep 1000"))
+async def test_what_it_prints_is_text_and_closing_ends_it_and_what_it_has_started(made):
+    app = made(command("sleep 1000 & echo $!; printf '\\033]52;c;aGk=\\007[b]x\\n'; wait"))
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("f9")
         await until(pilot, lambda: isinstance(app.screen, OutputScreen)
                     and any(log.lines for log in app.screen.query(RichLog)))
         shown = app.screen
+        await says(pilot, "[b]x")
         assert "\x1b" not in screen_text(app)
-        assert "[b]x" in screen_text(app)
+        child = int(app.screen.query_one(RichLog).lines[0].text)
+        ticks = procs.start_ticks(child)
+        assert procs.alive(child, ticks)
         await pilot.press("escape")
         assert await shown.process.wait() < 0
+        await until(pilot, lambda: not procs.alive(child, ticks))
 
 
 async def test_what_it_prints_continues_on_the_next_row(made):
@@ -102,35 +108,22 @@ async def test_what_it_prints_continues_on_the_next_row(made):
         assert app.clipboard == f"{words}\n{'x' * 99}end"
 
 
-async def test_closing_ends_what_it_has_started_too(made):
-    app = made(command("sleep 1000 & echo $!; wait"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("f9")
-        await until(pilot, lambda: isinstance(app.screen, OutputScreen)
-                    and any(log.lines for log in app.screen.query(RichLog)))
-        child = int(app.screen.query_one(RichLog).lines[0].text)
-        ticks = procs.start_ticks(child)
-        assert procs.alive(child, ticks)
-        await pilot.press("escape")
-        await until(pilot, lambda: not procs.alive(child, ticks))
-
-
 async def test_a_dangerous_one_is_asked_for(made):
     app = made(command("echo $GPU_PANEL_RUN_ID", confirm=True, help="Says it"))
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
         await pilot.press("f9")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await on_top(pilot, Confirm)
         assert "3f2a" in screen_text(app)
         await pilot.press("n")
         await until(pilot, lambda: len(app.screen_stack) == 1)
         await pilot.press("f9")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await on_top(pilot, Confirm)
         await pilot.press("y")
-        await until(pilot, lambda: isinstance(app.screen, OutputScreen))
+        await on_top(pilot, OutputScreen)
 
 
-async def test_what_it_is_told_is_no_part_of_its_line(made, tmp_path: Path):
+async def test_what_it_is_told_is_no_part_of_its_line(made, tmp_path):
     hostile = "a b; $(id) 'x"
     found = command(f'cd {tmp_path}; printf %s "$GPU_PANEL_HOST" > t; mv t said',
                     where="background")
@@ -143,16 +136,16 @@ async def test_what_it_is_told_is_no_part_of_its_line(made, tmp_path: Path):
 
 
 @pytest.mark.parametrize("only_show", [True, False])
-async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, only_show: bool):
+async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, only_show):
     monkeypatch.setattr(readonly, "on", only_show)
     app = made(command("kill $GPU_PANEL_PID", where="background"))
     async with app.run_test(size=(160, 48), notifications=True) as pilot:
         await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
         await pilot.press("f9")
         if only_show:
-            await until(pilot, lambda: "--readonly" in screen_text(app))
+            await says(pilot, "--readonly")
         else:
-            await until(pilot, lambda: isinstance(app.screen, Message))
+            await on_top(pilot, Message)
             assert "say needs $GPU_PANEL_PID" in screen_text(app)
 
 
@@ -164,10 +157,66 @@ async def test_a_pid_of_another_machine_needs_its_host(made):
             await own.run(app, command("kill $GPU_PANEL_PID"))
 
 
-def test_a_folders_word_for_a_pid_is_not_enough(tmp_path: Path):
+def test_a_folders_word_for_a_pid_is_not_enough(tmp_path):
     """Live by its lock, and its state names a process that has nothing to do with it."""
     run = trained(tmp_path)
     run.state("running", pid=os.getppid())
     assert run.run.state().pid == os.getppid()
     assert own.of_run(run.run)["GPU_PANEL_PID"] is None
     assert own.of_run(run.run, 0)["GPU_PANEL_PID"] is None
+
+
+# --- The command that is shown after an action does the same ---
+
+
+def read(words: list[str]) -> click.Context:
+    """The command line as gpu-engine reads it; nothing is run."""
+    context, command = click.Context(cli), cli
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.get_command(context, name)
+        assert command is not None, name
+    return command.make_context(command.name, list(words))
+
+
+class Told:
+    """An app that only notes what it is to say."""
+
+    def __init__(self):
+        self.said: list[str] = []
+        self.severity: object = None
+
+    def notify(self, message: str, **more: object):
+        self.said.append(message)
+        self.severity = more["severity"]
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (Notes(), Notes("good", ("a", "b"), "why")), (Notes("x", ("a", "b"), "y"), Notes(None, ("b",))),
+    (Notes(), Notes("-x", (), "-y --tag z")), (Notes("it's"), Notes("it's", ("new",)))])
+def test_what_is_written_on_a_run(before, after):
+    run = odd_runs.ended()
+    notes.change(run.path, lambda now: before)
+    out = called(*same.note(run.id, before, after))
+    assert out.returncode == 0, out.stderr
+    assert notes.read(run.path) == after
+
+
+def test_at_most_three_are_shown_and_none_that_is_cut_or_would_draw():
+    app = Told()
+    same.done(app, "Done", [["stop", str(n)] for n in range(5)])
+    assert app.said == ["Done\n$ gpu-engine stop 0\n$ gpu-engine stop 1\n$ gpu-engine stop 2\n"
+                        "and 2 more such commands"]
+    same.done(app, "Done", [["note", "3f2a", "x" * 200]])
+    same.done(app, "Done", [["note", "3f2a", "a\x1b[2Jb"], ["note", "3f2a", "a\nb"]])
+    same.done(app, "Done", [["note", str(n), "x" * 200] for n in range(5)])
+    assert app.said[1:] == ["Done"] * 3
+
+
+@pytest.mark.parametrize("words", [
+    ["stop", "3f2a"], ["stop", "3f2a", "--now"], ["queue", "move", "3f2a", "first"],
+    ["stacks", "3f2a", "--rank", "1"], ["trace", "3f2a"], ["runs", "prune", "--keep", "20"],
+    ["sweep", "stop", "s1"], ["sweep", "retry", "s1"],
+    ["resume", "3f2a", "--from", "best", "--set", "train.lr=1"]])
+def test_every_other_one_is_read_by_the_command_line(words):
+    assert read(words).params

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpu_panel.common.choice import Choice
+from gpu_panel.common.help import HelpScreen
 
+from ...conftest import slots
 from ..machines import shared_machine
-from ..panel_kit import panel, screen_text, settled, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import on_top, panel, press, says, screen_text, settled, shown, until
+from ..run_kit import listed
 
 
 async def test_a_choice_that_takes_two_lines_is_clicked_where_it_stands():
@@ -38,19 +39,53 @@ async def test_enter_lists_all_and_down_goes_to_the_next_field():
         await settled(pilot, screen)
         assert screen.focused is not task
         await pilot.press("up", "enter")
-        await until(pilot, lambda: "own task class …" in screen_text(pilot.app))
+        await says(pilot, "own task class …")
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         assert screen.query_one("#f-task-use").display is False
         mode = screen.query_one("#f-parallel-mode", Choice)
         mode.focus()
         await pilot.press("enter")
-        await until(pilot, lambda: "one process, all ticked devices" in screen_text(pilot.app))
+        await says(pilot, "one process, all ticked devices")
         await pilot.press(*"one process, all")
         await until(pilot, lambda: "multi" not in screen_text(pilot.app))
-        await pilot.press("enter")
-        await settled(pilot, screen)
+        await press(pilot, screen, "enter")
         assert screen.draft.value("parallel.mode") == mode.value == "dp"
-        await pilot.press("left")
-        await settled(pilot, screen)
+        await press(pilot, screen, "left")
         assert screen.draft.value("parallel.mode") == "single"
+
+
+# --- j and k in every list, h and l where ← and → do something; a key that is off says why ---
+
+
+async def test_letters_move_in_lists_and_sheets():
+    async with panel(slots(3)) as (pilot, screen):
+        screen.devices.focus()
+        await pilot.press("j", "j", "k")
+        assert screen.devices.cursor == 1
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen)
+                    and pilot.app.screen.query_one(".sheet").max_scroll_y > 0)
+        await pilot.press("j")
+        await until(pilot, lambda: pilot.app.screen.query_one(".sheet").scroll_y > 0)
+
+
+@pytest.mark.parametrize(("key", "said"), [
+    ("s", "Run 3f2a can't be stopped: it is failed")])
+async def test_a_key_of_the_list_that_is_off_says_why(key, said):
+    listed()
+    async with panel(slots(1), notifications=True) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.line_at_cursor)
+        screen.runs.focus()
+        await pilot.press(key)
+        await until(pilot, lambda: said in " ".join(screen_text(pilot.app).split()))
+
+
+async def test_a_key_of_the_run_screen_that_is_off_says_why():
+    run = listed("completed")
+    async with panel(slots(1), notifications=True) as (pilot, screen):
+        screen.runs.open(run.run)
+        await until(pilot, lambda: getattr(pilot.app.screen, "_was_live", True) is False)
+        await pilot.press("s")
+        await until(pilot, lambda: "can't be stopped: it is completed" in " ".join(
+            screen_text(pilot.app).split()))

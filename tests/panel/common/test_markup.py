@@ -18,7 +18,7 @@ from gpu_panel.run.screen import RunScreen
 
 from ... import odd_runs
 from ...conftest import slots
-from ..panel_kit import panel, screen_text, until
+from ..panel_kit import panel, says, screen_text, until
 
 NAME = "[@click=app.quit]x[/]"
 PANEL = Path(__file__).parents[3] / "tui" / "gpu_panel"
@@ -58,14 +58,13 @@ def test_such_a_text_is_seen(line):
     assert read_as_markup(line)
 
 
-@pytest.mark.usefixtures("home")
 async def test_a_run_whose_name_is_markup():
     run = odd_runs.ended("failed")
     run.write_state(replace(run.state(), name=NAME, reason=NAME,
                             cause=Cause(NAME, 0, NAME, NAME)))
     async with panel(slots(1), size=(160, 60)) as (pilot, screen):
         table = screen.query_one(RunsPane)
-        await until(pilot, lambda: NAME[:16] in screen_text(pilot.app))
+        await says(pilot, NAME[:16])
         await pilot.press("escape", "4")
         await until(pilot, lambda: table.has_focus)
         await pilot.press("enter")
@@ -84,7 +83,6 @@ async def test_a_run_whose_name_is_markup():
         assert not pilot.app.screen.query_one("#yes", Button).label.spans
 
 
-@pytest.mark.usefixtures("home")
 async def test_what_is_copied_is_harmless_where_it_is_pasted(home):
     async with panel(slots(1)) as (pilot, _):
         copy(pilot.app, "a\x1b]52;c;QQ==\x07\n| b\x1b[201~rm |\x9b2J\u202e")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -13,15 +12,14 @@ from gpu_panel import keys
 from gpu_panel.app import PanelApp
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.painting import put
-from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import Pane
+from gpu_panel.common.panes import Pane, PaneBar
 from gpu_panel.keys import Key
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.run.store import RunStore
 
 from ...conftest import slots
-from ..run_kit import SMALL, T0, WIDE, Mini, reached, settled, shown, terminal, trained
+from ..run_kit import SMALL, T0, WIDE, press, reached, screen_text, settled, trained, watched
 
 
 class SkippedPane(Static, RunPane):
@@ -37,14 +35,14 @@ class SkippedPane(Static, RunPane):
     can_focus = True
     factor = 1
 
-    def paint(self, store: RunStore, moment: Moment) -> None:
+    def paint(self, store: RunStore, moment: Moment):
         counted = {rank: self.factor * (view.skipped or 0) for rank, view in store.ranks.items()}
         put(self, Content(f"skipped {counted}, rank {moment.rank} is chosen"), layout=False)
 
-    def action_twice(self) -> None:
+    def action_twice(self):
         self.factor = 2
 
-    def action_once(self) -> None:
+    def action_once(self):
         self.factor = 1
 
 
@@ -58,59 +56,31 @@ NUMBER = str(len(WithSkipped.tabs()))
 """The key of the added pane."""
 
 
-async def test_a_pane_that_is_added_is_painted_and_has_its_style(tmp_path: Path) -> None:
+async def test_a_pane_that_is_added_is_painted_and_has_its_style(tmp_path):
     run = trained(tmp_path)
-    app = Mini(run.run, screen=WithSkipped)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, reached(1, 99))
-        assert "skipped {0: 0, 1: 0}, rank 0 is chosen" in terminal(app)
-        assert "╭─ skipped ─" in terminal(app)
+    async with watched(run, reached(1, 99), screen=WithSkipped) as (pilot, app):
+        assert "skipped {0: 0, 1: 0}, rank 0 is chosen" in screen_text(app)
+        assert "╭─ skipped ─" in screen_text(app)
         run.write(1, ("step", 60, {"step": 104, "n": 5, "losses": [1.0] * 5, "loss": 1.0,
                                    "skipped": 3}))
         await settled(pilot, lambda store: store.ranks[1].skipped == 3)
-        assert "skipped {0: 0, 1: 3}" in terminal(app)
-        await pilot.press("r")  # a rank that is chosen in another pane
-        await shown(pilot)
-        assert "rank 1 is chosen" in terminal(app)
+        assert "skipped {0: 0, 1: 3}" in screen_text(app)
+        await press(pilot, "r")  # a rank that is chosen in another pane
+        assert "rank 1 is chosen" in screen_text(app)
         pane = app.run_screen.pane("skipped")
         assert pane.size.height == 3  # five lines, two of them the frame
         assert pane.styles.border_top[0] == "round"
 
 
-async def test_it_has_a_tab_and_a_number_key(tmp_path: Path) -> None:
-    app = Mini(trained(tmp_path).run, screen=WithSkipped)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot, reached(1, 99))
-        assert f"{NUMBER} skipped" in terminal(app)
-        assert "is chosen" not in terminal(app)
-        await pilot.press(NUMBER)
-        await shown(pilot)
-        assert "rank 0 is chosen" in terminal(app)
+async def test_it_has_a_tab_a_number_key_keys_and_help(tmp_path):
+    async with watched(trained(tmp_path), reached(1, 99), screen=WithSkipped, size=SMALL) as (
+            pilot, app):
+        assert f"{NUMBER} skipped" in screen_text(app)
+        assert "is chosen" not in screen_text(app)
+        await press(pilot, NUMBER)
+        assert "rank 0 is chosen" in screen_text(app)
         assert app.run_screen.query_one(PaneBar).active == "skipped"
-        assert app.focused is app.run_screen.pane("skipped")
-        await pilot.press("1")
-        await shown(pilot)
-        assert "is chosen" not in terminal(app)
-
-
-async def test_its_keys_hold_where_they_say(tmp_path: Path) -> None:
-    app = Mini(trained(tmp_path).run, screen=WithSkipped)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        pane = app.run_screen.query_one(SkippedPane)
-        await pilot.press("1", "t")
-        assert pane.factor == 2  # everywhere
-        await pilot.press("h")
-        assert pane.factor == 2  # only in the pane
-        await pilot.press(NUMBER, "h")
-        assert pane.factor == 1
-
-
-async def test_the_help_has_it(tmp_path: Path) -> None:
-    app = Mini(trained(tmp_path).run, screen=WithSkipped)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        await pilot.press(NUMBER)
+        assert app.focused is (pane := app.run_screen.pane("skipped"))
         app.push_screen(HelpScreen(app.run_screen, app.focused))
         await pilot.pause()
         await pilot.pause()
@@ -121,9 +91,16 @@ async def test_the_help_has_it(tmp_path: Path) -> None:
         everywhere = told[told.index("Everywhere on this screen"):]
         assert any("Count every step twice" in line for line in everywhere)
         assert any("Go to skipped" in line for line in everywhere)
+        await press(pilot, "escape", "1", "t")
+        assert "is chosen" not in screen_text(app)
+        assert pane.factor == 2  # everywhere
+        await pilot.press("h")
+        assert pane.factor == 2  # only in the pane
+        await pilot.press(NUMBER, "h")
+        assert pane.factor == 1
 
 
-async def test_the_palette_has_it(tmp_path: Path) -> None:
+async def test_the_palette_has_it(tmp_path):
     app = PanelApp(inventory=slots(1))
     async with app.run_test(size=WIDE) as pilot:
         screen = WithSkipped(trained(tmp_path).run, clock=lambda: T0 + 200)

@@ -1,8 +1,10 @@
 """The draft: a preset's dict that is edited in the form."""
 
-from __future__ import annotations
 
 import pytest
+from textual.command import CommandPalette
+from textual.events import Key
+from textual.widgets import Input, OptionList
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind
@@ -11,14 +13,16 @@ from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.read import from_dict
+from gpu_panel.common.dialogs import AskLine, Confirm, Message
 from gpu_panel.launch.device_source import freest
 from gpu_panel.launch.draft import Draft, first_draft
 
 from ...conftest import gpus
+from ..panel_kit import _met, on_top, panel, says, screen_text, settled, type_into, until
 
 
 @pytest.fixture
-def draft(home):
+def draft():
     return Draft(None, presets.load("default"))
 
 
@@ -109,7 +113,7 @@ def test_leased_cards_are_not_the_freest():
         == ["1"]
 
 
-def test_cards_are_found_by_uuid_and_absent_ones_named(home):
+def test_cards_are_found_by_uuid_and_absent_ones_named():
     machine = gpus(2)
     draft, _ = first_draft("default", [f"devices.ids={machine.devices[1].uuid},GPU-gone"], None)
     draft.resolve(machine, (), {})
@@ -119,7 +123,7 @@ def test_cards_are_found_by_uuid_and_absent_ones_named(home):
     assert draft.absent == ()
 
 
-def test_the_mode_follows_the_ticks_there_and_back_until_it_is_chosen(home):
+def test_the_mode_follows_the_ticks_there_and_back_until_it_is_chosen():
     draft, modes = Draft(None, presets.load("single")), []
     for ids in (["0", "1"], ["0"], ["0", "1", "2"]):
         draft.tick(ids)
@@ -159,7 +163,7 @@ def test_a_preset_keeps_cards_by_uuid_and_untouched_wishes_as_they_were(draft):
     assert draft.to_save(machine).devices.ids == [machine.devices[2].uuid, machine.devices[0].uuid]
 
 
-def test_that_a_preset_shares_outlives_ticks(home):
+def test_that_a_preset_shares_outlives_ticks():
     draft, _ = first_draft("default", ["devices.ids=0", "devices.share=true"], None)
     machine = gpus(2)
     draft.resolve(machine, (), {})
@@ -175,7 +179,86 @@ def test_what_a_preset_shares_is_shared_by_a_run_that_waits():
     assert draft.spec_to_wait().devices.share is True
 
 
-def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine(home):
+def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine():
     draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
     assert "give this or devices.hosts, not both" in str(said)
     assert draft.spec() == presets.load("default").spec
+
+
+# --- Presets are chosen by a part of their name and saved under one; what is unsaved is ---
+
+
+async def load(pilot, name):
+    await pilot.press("ctrl+o")
+    await on_top(pilot, CommandPalette, "default")
+    await pilot.press(*name)
+    found = pilot.app.screen.query_one(OptionList)
+    await until(pilot, lambda: found.option_count
+                and str(found.get_option_at_index(0).prompt).startswith(f"{name}\n"))
+    await pilot.press("enter")
+
+
+async def test_another_is_loaded_and_what_is_unsaved_is_asked_about_once():
+    presets.own_folder().mkdir(parents=True)
+    (presets.own_folder() / "bad.toml").write_text("[bold]\nx = 1\n")
+    async with panel(gpus(3)) as (pilot, screen):
+        await load(pilot, "bad")
+        await on_top(pilot, Message, "there is no such key")
+        await pilot.press("escape")
+        await load(pilot, "ddp")  # nothing has changed, nothing is asked
+        await until(pilot, lambda: screen.form.border_title == "Launch ─ preset ddp")
+        await settled(pilot, screen)
+        await type_into(pilot, screen, "f-train-lr", "0.005")
+        for answer, mine in (("n", "0.005"), ("y", "0.001")):
+            await load(pilot, "dp")
+            await on_top(pilot, Confirm)
+            await pilot.press(answer)
+            await on_top(pilot, screen)
+            await settled(pilot, screen)
+            assert screen.query_one("#f-train-lr", Input).value == mine
+        assert screen.query_one("#f-parallel-mode").value == "dp"
+        await type_into(pilot, screen, "f-train-lr", "0.5")
+        await pilot.press("ctrl+q")
+        await on_top(pilot, Confirm, "are lost: n")
+        await pilot.press("n")
+        await on_top(pilot, screen)
+        pilot.app.post_message(Key("ctrl+q", None))  # is not asked again
+        await _met(pilot, lambda: pilot.app._exit)
+
+
+async def test_saving_keeps_comments_names_cards_by_uuid_and_says_what_it_replaces():
+    machine = gpus(3)
+    async with panel(machine, "single") as (pilot, screen):
+        await pilot.press("down", "space")
+        await type_into(pilot, screen, "f-train-lr", "5e-3")
+        await pilot.press("ctrl+s")
+        await on_top(pilot, AskLine, "single ships with gpu-panel. Yours")
+        box = pilot.app.screen.query_one(Input)
+        for wrong in ("../evil", "my preset"):
+            box.value = wrong
+            await says(pilot, "can't be a preset's name")
+            await pilot.press("enter")
+            assert isinstance(pilot.app.screen, AskLine)
+        box.value = "mine"
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.draft.preset.name == "mine")
+        await settled(pilot, screen)
+        saved = presets.load("mine")
+        assert saved.spec.devices.ids == [d.uuid for d in machine.devices[:2]]
+        assert saved.spec.train.lr == 5e-3
+        assert screen.form.border_title == "Launch ─ preset mine"
+        saved.path.write_text("# why this one\n" + saved.path.read_text())
+        await type_into(pilot, screen, "f-train-lr", "6e-3")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "mine.toml already exists" in " ".join(
+            screen_text(pilot.app).replace("│", "").split()))
+        await pilot.press("enter")
+        await until(pilot, lambda: presets.load("mine").spec.train.lr == 6e-3)
+        assert saved.path.read_text().startswith("# why this one")
+        await settled(pilot, screen)
+        await type_into(pilot, screen, "f-batch-size", "many")
+        await pilot.press("ctrl+s")
+        await on_top(pilot, Message, "batch.size")
+    async with panel(machine, "mine") as (_, screen):
+        assert screen.draft.ids == ["0", "1"]
+        assert not screen.draft.changed

@@ -1,14 +1,12 @@
 """The launch screen as text in both sizes. GOLDENS=write writes the pictures again."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.runs.folder import Run
 from gpu_panel.launch.fields import Fieldset
 from gpu_panel.launch.host_bar import HostBar
@@ -17,10 +15,9 @@ from gpu_panel.launch.run_feed import RunLine, RunsFeed
 from ...conftest import slots
 from ..colours import as_painted
 from ..machines import lab, shared_machine
-from ..panel_kit import compare, looked, panel, picture, settled, type_into
+from ..panel_kit import compare, looked, panel, picture, press, settled, type_into
 from ..run_kit import T0, trained
 
-pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (160, 48)]
 PICTURES = {"shared-160": "launch", "hosts-160": "hosts", "runs-160": "runs"}
 """The pictures of docs/panel.md that are made of these screens."""
@@ -46,13 +43,6 @@ async def golden(name, pilot, screen):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_first_light_on_a_laptop(size):
-    async with panel(slots(2), size=size) as (pilot, screen):
-        await looked(pilot, screen)
-        await golden(f"laptop-{size[0]}", pilot, screen)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_a_shared_machine(size):
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler, size=size) as (pilot, screen):
@@ -62,8 +52,9 @@ async def test_a_shared_machine(size):
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_several_machines(size, monkeypatch):
-    ages = {"away": 75.0, "seen": 0.4, "read only": 2.0}
-    monkeypatch.setattr(HostSeen, "age", lambda self, now=None: ages.get(self.state))
+    ages = {"away": 75.0, "seen": 0.4}
+    monkeypatch.setattr(HostSeen, "age", lambda self, now=None:
+                        ages.get(self.state) if self.heard is not None else None)
     async with panel(slots(2), hosts=lab(), size=size) as (pilot, screen):
         await looked(pilot, screen)
         screen.devices.scroll_to(y=0, animate=False)
@@ -104,8 +95,7 @@ async def test_runs_live_and_earlier(size, tmp_path, monkeypatch):
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: (lines, 11))
     async with panel(slots(2), size=size) as (pilot, screen):
         await looked(pilot, screen)
-        await pilot.press("4")
-        await settled(pilot, screen)
+        await press(pilot, screen, "4")
         await golden(f"runs-{size[0]}", pilot, screen)
     written.release()
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from textual.color import Color
 from textual.widget import Widget
 from textual.widgets import Input
 
-from gpu_engine.devices.records import Sample
+from gpu_engine.devices.records import HostSample, Sample
 from gpu_panel.common.choice import Choice
+from gpu_panel.launch.host_bar import HostBar
 
-from ...conftest import gpus
+from ...conftest import gpus, slots
+from ..colours import painted
 from ..machines import shared_machine
-from ..panel_kit import StillSampler, looked, panel, screen_text, settled, until
+from ..panel_kit import StillSampler, looked, panel, press, says, screen_text, shown, until
 
-pytestmark = pytest.mark.usefixtures("home")
 SIZES = [(80, 24), (110, 30), (129, 40), (230, 60)]
 
 
@@ -24,8 +28,7 @@ async def test_every_field_is_within_the_form():
         await pilot.press("2")
         screen.query_one("#f-parallel-mode", Choice).choose("multinode")
         screen.query_one("#f-train-lr_scale", Choice).choose("linear")
-        await pilot.press("2")
-        await settled(pilot, screen)
+        await press(pilot, screen, "2")
         for size in SIZES:
             await pilot.resize_terminal(*size)
             await until(pilot, lambda size=size: tuple(screen.size) == size)
@@ -52,8 +55,7 @@ async def test_every_field_is_within_the_form():
 
 async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_smaller():
     async with panel(gpus(4), size=(112, 36)) as (pilot, screen):
-        await pilot.press("2")
-        await settled(pilot, screen)
+        await press(pilot, screen, "2")
         fields = screen.query_one("#fields")
         field = screen.query_one("#f-run-grace")
         field.focus()
@@ -100,3 +102,34 @@ async def test_devices_have_the_rows_they_need_and_the_runs_or_the_form_the_rest
         await until(pilot, lambda: screen.form.region.height >= 14)
         await pilot.press("1", "i")
         await until(pilot, lambda: screen.detail.region.height >= 14)
+
+
+# --- The line about the machine: disk, memory and network ---
+
+
+@pytest.mark.parametrize(("free", "said", "colour"), [
+    (1 << 30, "disk 1.0G free", "text-warning"), (0, "disk 0M free", "text-error"),
+])
+async def test_a_disk_that_fills_up_stands_out(free, said, colour):
+    machine = slots(1)
+    sampler = StillSampler(machine)
+    host = HostSample(0.12, 61 << 30, 251 << 30, free)
+    sampler.latest = replace(sampler.latest, host=host)
+    async with panel(machine, sampler=sampler, size=(80, 24)) as (pilot, _):
+        await says(pilot, said)
+        ink = next(ink for text, ink, _ in painted(pilot.app) if said in text)
+        assert ink.hex == Color.parse(pilot.app.theme_variables[colour]).hex
+
+
+async def test_the_power_of_all_devices_where_there_is_room():
+    """A lost device's last figure is none of it."""
+    machine = gpus(8)
+    samples = tuple(Sample(d, power=300.0, processes=()) for d in machine.devices[:7])
+    lost = Sample(machine.devices[7], power=300.0, problem="GPU is lost")
+    sampler = StillSampler(machine, (*samples, lost))
+    host = HostSample(0.1, 1 << 30, 2 << 30, 3 << 30)
+    sampler.latest = replace(sampler.latest, host=host)
+    async with panel(machine, sampler=sampler, size=(160, 30)) as (_, screen):
+        bar = screen.query_one(HostBar)
+        assert "8 GPUs · 2.1 kW · " in shown(bar)
+        assert "RAM 1/2G" in shown(bar)

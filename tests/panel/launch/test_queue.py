@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from textual.widgets import Input
 
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
+from gpu_engine.devices.records import DeviceProcess, Sample
 from gpu_engine.queue import serve
 from gpu_engine.runs import sweep, waiting
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Confirm, Message
+from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queueing import QueueDialog, put, to_vary
 from gpu_panel.run.screen import RunScreen
 
 from ...conftest import gpus, slots
-from ..panel_kit import panel, screen_text, settled, until
+from ..panel_kit import StillSampler, on_top, panel, press, screen_text, settled, shown, until
 
 
 def words(pilot) -> str:
@@ -27,12 +31,11 @@ def words(pilot) -> str:
 
 async def dialog(pilot, key="Q") -> Input:
     await pilot.press(key)
-    await until(pilot, lambda: isinstance(pilot.app.screen, QueueDialog))
+    await on_top(pilot, QueueDialog)
     return pilot.app.screen.query_one(Input)
 
 
-async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home, monkeypatch,
-                                                                           tmp_path):
+async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # in no repository: its code is not kept, which is said
     held = lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a")
     with held:
@@ -71,7 +74,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             await pilot.press("right_square_bracket")
             await until(pilot, lambda: screen.runs.keys == [first, second])
             await pilot.press("s")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             assert f"Remove run {second} from the queue" in words(pilot)
             await pilot.press("y")
             await until(pilot, lambda: screen.runs.waiting == 1)
@@ -90,7 +93,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(home,
             assert run.store.turn is None
 
 
-async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is_said(home):
+async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is_said():
     machine = gpus(2)
     with lease.acquire(paths.leases_folder(), machine.devices[1:], "3f2a"):
         async with panel(machine, "single", size=(80, 24), notifications=True) as (pilot, screen):
@@ -99,12 +102,12 @@ async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is
             screen.devices.tick(["1"])
             await settled(pilot, screen)
             await pilot.press("ctrl+l")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             assert "Q puts the run into the queue" in words(pilot)
             await dialog(pilot)
             assert "It waits for 1" in words(pilot)
             await pilot.press("escape")
-            await until(pilot, lambda: pilot.app.screen is screen)
+            await on_top(pilot, screen)
             screen.draft.put("batch.size", "x")
             await pilot.press("Q")
             await until(pilot, lambda: isinstance(pilot.app.screen, Message)
@@ -118,7 +121,7 @@ def test_that_devices_were_shared_once_does_not_hold_for_a_run_that_waits():
     assert draft.spec_to_wait().devices.share is False
 
 
-def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(home, monkeypatch, tmp_path):
+def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     spec = from_dict({"devices": {"ids": ["cpu:0"]}, "task": {"command": ["true"]}})
     with lease.acquire(paths.leases_folder(), slots(2).devices, "3f2a"):
@@ -128,7 +131,7 @@ def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(home, monkey
     assert (asked.parallel.mode, asked.devices.ids) == ("ddp", ["cpu:0", "cpu:1"])
 
 
-async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_path):
+async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a"):
         async with panel(slots(1), command=("true", "--lr", "0.1", "--n", "7"), size=(80, 24),
@@ -160,3 +163,89 @@ async def test_a_sweep_from_the_form_after_a_few_keys(home, monkeypatch, tmp_pat
 ])
 def test_what_is_proposed_to_vary(spec, said):
     assert to_vary(from_dict(spec)) == said
+
+
+# --- Devices that are not free are shared only after a question; the freest are ticked ---
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """Records launches instead of starting them."""
+    plans = []
+
+    def start(prepared):
+        plans.append(prepared)
+        return Run(tmp_path / "none")
+
+    monkeypatch.setattr("gpu_engine.launching.launcher.start", start)
+    monkeypatch.setattr("gpu_panel.launch.runs.RunsPane.open", lambda self, run: None)
+    return plans
+
+
+async def asked(pilot, *said: str):
+    await until(pilot, lambda: isinstance(pilot.app.screen, Confirm)
+                and all(text in screen_text(pilot.app) for text in said))
+
+
+async def test_a_device_that_another_run_holds_can_be_shared_after_one_question(started):
+    machine = gpus(2)
+    with lease.acquire(paths.leases_folder(), machine.devices[1:], "3f2a"):
+        async with panel(machine, "single") as (pilot, screen):
+            await until(pilot, lambda: screen.source.freedom
+                        and screen.source.freedom["1"].state == "leased")
+            screen.devices.tick(["1"])
+            await settled(pilot, screen)
+            assert "held by run 3f2a" in shown(screen.query_one(DevicesPane))
+            assert screen.review.problems
+            await pilot.press("ctrl+l")
+            await asked(pilot, "GPU 1: held by run 3f2a", "Share and launch")
+            await pilot.press("n")
+            await on_top(pilot, screen)
+            assert started == []
+            await pilot.press("ctrl+l")
+            await asked(pilot, "Share and launch")
+            await pilot.press("y")
+            await until(pilot, lambda: started)
+            assert started[0].spec.devices.share is True
+            assert "devices.share=true" in started[0].plan.lines[0]
+            screen.devices.tick(["0"])
+            assert not screen.draft.data["devices"].get("share")
+
+
+async def test_something_else_that_does_not_fit_is_said_before_sharing(started):
+    machine = gpus(2)
+    with lease.acquire(paths.leases_folder(), machine.devices, "3f2a"):
+        async with panel(machine, "single") as (pilot, screen):
+            screen.draft.put("parallel.mode", "single")
+            screen.devices.tick(["0", "1"])
+            await settled(pilot, screen)
+            await pilot.press("ctrl+l")
+            await pilot.pause(0.2)
+            assert pilot.app.screen is screen
+            assert started == []
+
+
+async def test_a_busy_device_ticked_by_hand_is_asked_about_once(started):
+    machine = gpus(1)
+    bob = DeviceProcess(7, 9 << 30, user="bob", command="python [bold]x.py", started=time.time())
+    busy = Sample(machine.devices[0], 0.9, 9 << 30, 80 << 30, processes=(bob,))
+    async with panel(machine, "single", sampler=StillSampler(machine, (busy,))) as (pilot, screen):
+        await press(pilot, screen, "space")
+        await pilot.press("ctrl+l")
+        await asked(pilot, "GPU 0: bob · python [bold]x.py", "Share and launch")
+        await pilot.press("y")
+        await until(pilot, lambda: started)
+        assert started[0].spec.devices.share is True
+        assert "devices.share=true" in started[0].plan.lines[0]  # the same by hand
+
+
+async def test_a_device_with_a_fault_is_asked_about_and_not_shared(started):
+    machine = gpus(1)
+    worn = Sample(machine.devices[0], 0.0, 0, 80 << 30, processes=(), health=("2 errors",))
+    async with panel(machine, "single", sampler=StillSampler(machine, (worn,))) as (pilot, screen):
+        await press(pilot, screen, "space")
+        await pilot.press("ctrl+l")
+        await asked(pilot, "GPU 0: 2 errors", "Launch anyway")
+        await pilot.press("y")
+        await until(pilot, lambda: started)
+        assert started[0].spec.devices.share is False

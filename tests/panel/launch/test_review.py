@@ -1,7 +1,5 @@
 """The engine's review of a draft, whatever is typed and whatever the machine lacks."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +17,6 @@ from gpu_panel.launch.review import Review, busy_devices, review, sharing_would_
 
 from ...conftest import slots
 from ..panel_kit import panel, problems_below, settled, until
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
@@ -72,7 +68,7 @@ async def test_the_answer_about_a_form_that_was_changed_meanwhile_is_asked_for_a
         assert not problems_below(screen)
 
 
-async def test_of_cores_only_those_that_a_run_holds_are_asked_about(home):
+async def test_of_cores_only_those_that_a_run_holds_are_asked_about():
     async def judge():
         pass
 

@@ -19,15 +19,17 @@ from gpu_panel.launch.form import FormPane
 from ...conftest import gpus, slots
 from ..panel_kit import (
     StillSampler,
+    on_top,
     panel,
+    press,
     problems_below,
+    says,
+    screen_text,
     settled,
     shown,
     type_into,
     until,
 )
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 def plan_text(screen) -> str:
@@ -39,8 +41,8 @@ async def choose(pilot, screen, field, value):
     await settled(pilot, screen)
 
 
-async def test_opens_with_the_default_ready_to_launch():
-    async with panel(slots(2)) as (_, screen):
+async def test_opens_with_the_default_ready_to_launch_to_copy_and_with_help(home):
+    async with panel(slots(2)) as (pilot, screen):
         assert screen.draft.ids == ["cpu:0", "cpu:1"]
         assert problems_below(screen) == []
         assert not screen.query_one("#launch", Button).disabled
@@ -48,27 +50,52 @@ async def test_opens_with_the_default_ready_to_launch():
         assert "$ gpu-engine run default --set devices.ids=cpu:0,cpu:1" in plan_text(screen)
         assert "CPU 0 → cpu rank 0" in plan_text(screen)
         assert screen.query_one(FormPane).border_title == "Launch ─ preset default"
+        await pilot.press("y")
+        await until(pilot, lambda: (home / "copied.txt").exists())
+        assert (home / "copied.txt").read_text() == "\n".join(screen.review.plan.lines) + "\n"
+        assert pilot.app.clipboard == "\n".join(screen.review.plan.lines)
+        await pilot.press("v")
+        await pilot.pause()
+        said = str(pilot.app.screen.query_one(".sheet > Static").content)
+        assert "Process 2 of 2: rank, rank 1" in said
+        assert "LOCAL_RANK=1" in said
+        assert "CUDA_VISIBLE_DEVICES=" in said
+        await pilot.press("escape")
+        await on_top(pilot, screen)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        said = str(pilot.app.screen.query_one(".sheet > Static").content)
+        assert all(k.tooltip in said for part in screen.key_sections() for k in part.keys)
+        assert "Tick the devices that the run may use" in said
+        await pilot.press("escape")
+        await on_top(pilot, screen)
+        for pane in ("1", "2", "3", "4"):
+            await pilot.press("escape", pane)
+            await pilot.pause()
+            await pilot.pause()
+            assert 3 <= len(screen.query_one(KeyBar).shown) <= 8
 
 
-async def test_ticks_all_none_and_freest_and_the_plan_follows():
+async def test_ticks_all_none_freest_and_by_a_click_and_the_plan_follows():
     async with panel(gpus(4)) as (pilot, screen):
         assert screen.draft.ids == ["0", "1"]
-        await pilot.press("space", "down", "down", "space")
-        await settled(pilot, screen)
+        await press(pilot, screen, "space", "down", "down", "space")
         assert screen.draft.ids == ["1", "2"]
         assert "GPU 1 → cuda:0 rank 0   GPU 2 → cuda:1 rank 1" in plan_text(screen)
         assert "devices.ids=1,2" in plan_text(screen)
         assert screen.query_one(DevicesPane).border_title.startswith("Devices ─ 2 ticked")
-        await pilot.press("a")
-        await settled(pilot, screen)
+        await press(pilot, screen, "a")
         assert screen.draft.ids == ["1", "2", "0", "3"]
-        await pilot.press("a")
-        await settled(pilot, screen)
+        await press(pilot, screen, "a")
         assert screen.draft.ids == []
         assert "choose at least one device" in shown(screen.query_one(DevicesPane))
-        await pilot.press("f")
-        await settled(pilot, screen)
+        await press(pilot, screen, "f")
         assert screen.draft.ids == ["0"]
+        lines = shown(screen.query_one(DevicesPane)).splitlines()
+        there = next(y for y, line in enumerate(lines) if "☐ 2" in line)
+        await pilot.click("#devices", offset=(4, there))
+        await settled(pilot, screen)
+        assert screen.draft.ids == ["0", "2"]
 
 
 async def test_what_is_not_free_is_left_to_the_person():
@@ -78,23 +105,13 @@ async def test_what_is_not_free_is_left_to_the_person():
         assert screen.draft.ids == []
         said = " ".join(shown(screen.query_one(DevicesPane)).split())
         assert "the 2 freest devices, and none can be taken; GPU 0: 70.0 GiB of" in said
-        await pilot.press("space")
-        await settled(pilot, screen)
+        await press(pilot, screen, "space")
         assert screen.review.problems == ()
-
-
-async def test_a_click_ticks():
-    async with panel(gpus(3)) as (pilot, screen):
-        lines = shown(screen.query_one(DevicesPane)).splitlines()
-        there = next(y for y, line in enumerate(lines) if "☐ 2" in line)
-        await pilot.click("#devices", offset=(4, there))
-        await settled(pilot, screen)
-        assert screen.draft.ids == ["0", "1", "2"]
 
 
 # --- each refusal, beside its field ------------------------------------------------------------
 
-async def test_a_global_size_that_does_not_divide():
+async def test_a_global_size_that_does_not_divide_and_a_task_that_is_not_there():
     async with panel(slots(2)) as (pilot, screen):
         await type_into(pilot, screen, "f-batch-size", "33")
         assert problems_below(screen) == \
@@ -112,6 +129,11 @@ async def test_a_global_size_that_does_not_divide():
         assert problems_below(screen) == []
         assert not button.disabled
         assert "34 global = 17 per slot" in plan_text(screen)
+        screen.query_one("#task-choice", Choice).choose(OWN_CLASS)
+        await settled(pilot, screen)
+        assert "name a task" in problems_below(screen)[0]
+        await type_into(pilot, screen, "f-task-use", "no_such_module:Net")
+        assert problems_below(screen) == ["✗ there is no module no_such_module"]
 
 
 async def test_what_the_devices_can_not_do_and_what_does_not_parse():
@@ -138,15 +160,6 @@ async def test_what_the_devices_can_not_do_and_what_does_not_parse():
             assert problems_below(screen) == ["✗ size: expected a whole number at least 1",
                                               "✗ lr: expected a number greater than 0"]
             assert "✗ batch.size = \"many\"" in plan_text(screen)
-
-
-async def test_a_task_that_is_not_there():
-    async with panel(slots(2)) as (pilot, screen):
-        screen.query_one("#task-choice", Choice).choose(OWN_CLASS)
-        await settled(pilot, screen)
-        assert "name a task" in problems_below(screen)[0]
-        await type_into(pilot, screen, "f-task-use", "no_such_module:Net")
-        assert problems_below(screen) == ["✗ there is no module no_such_module"]
 
 
 async def test_launch_brings_the_field_with_the_problem_into_view():
@@ -193,7 +206,7 @@ async def test_the_default_takes_the_one_device_there_is_and_an_own_command_too(
         assert "there is no such placeholder" in problems_below(screen)[0]
 
 
-async def test_a_preset_with_markup_in_its_words(home):
+async def test_a_preset_with_markup_in_its_words():
     presets.own_folder().mkdir(parents=True)
     (presets.own_folder() / "odd.toml").write_text(
         'name = "[bold]x[/nope]"\n[task]\nuse = "[red]a:B"\n'
@@ -211,39 +224,63 @@ async def test_a_preset_with_markup_in_its_words(home):
 ])
 async def test_what_can_not_be_read_is_said_and_the_panel_opens(preset, sets, said):
     async with panel(slots(1), preset, sets=sets, ready=False) as (pilot, screen):
-        await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+        await on_top(pilot, Message)
         assert said in str(pilot.app.screen.query_one(".dialog-text > Static").content)
         await pilot.press("escape")
         await until(pilot, lambda: screen.review is not None)
 
 
-# --- other panes -------------------------------------------------------------------------------
-
-async def test_copying_keeps_the_line_in_a_file_and_processes_are_shown_whole(home):
-    async with panel(slots(2)) as (pilot, screen):
-        await pilot.press("y")
-        await until(pilot, lambda: (home / "copied.txt").exists())
-        assert (home / "copied.txt").read_text() == "\n".join(screen.review.plan.lines) + "\n"
-        assert pilot.app.clipboard == "\n".join(screen.review.plan.lines)
-        await pilot.press("v")
-        await pilot.pause()
-        said = str(pilot.app.screen.query_one(".sheet > Static").content)
-        assert "Process 2 of 2: rank, rank 1" in said
-        assert "LOCAL_RANK=1" in said
-        assert "CUDA_VISIBLE_DEVICES=" in said
+# --- The form takes the place of the runs and gives it back; what its keys and a tick do ---
 
 
-async def test_help_has_every_key_and_the_footer_at_most_eight():
-    async with panel(slots(2)) as (pilot, screen):
-        await pilot.press("question_mark")
-        await pilot.pause()
-        said = str(pilot.app.screen.query_one(".sheet > Static").content)
-        assert all(k.tooltip in said for part in screen.key_sections() for k in part.keys)
-        assert "Tick the devices that the run may use" in said
+async def test_it_comes_with_a_key_or_a_click_and_goes_with_escape_or_a_launch():
+    async with panel(slots(1), command=("true",)) as (pilot, screen):
+        assert not screen.form.display
+        assert "true   single" in screen_text(pilot.app)
+        await pilot.press("3", "enter")
+        await until(pilot, lambda: screen.form.has_focus_within and not screen.lower.display)
+        assert screen.focused.id == "task-choice"
+        screen.query_one("#f-parallel-mode").focus()
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        for pane in ("1", "2", "3", "4"):
-            await pilot.press("escape", pane)
-            await pilot.pause()
-            await pilot.pause()
-            assert 3 <= len(screen.query_one(KeyBar).shown) <= 8
+        await until(pilot, lambda: screen.devices.has_focus and screen.form.display)
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.lower.display and not screen.form.display)
+        await pilot.press("2")  # the field that was used last has the focus again
+        await until(pilot, lambda: screen.focused is screen.query_one("#f-parallel-mode"))
+        await pilot.press("4")
+        await until(pilot, lambda: screen.lower.display)
+        await pilot.click(screen.plan, offset=(5, 1))
+        await until(pilot, lambda: screen.form.has_focus_within)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: screen.runs.lines and screen.runs.has_focus)
+
+
+async def test_a_field_is_found_by_a_part_of_its_name():
+    async with panel(gpus(2), size=(80, 24)) as (pilot, screen):
+        await pilot.press("g")
+        await says(pilot, "parallel.mode")
+        await pilot.press("l", "r")
+        await says(pilot, "train.lr_scale")
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.focused is screen.query_one("#f-train-lr"))
+        await press(pilot, screen, "0", ".", "5")
+        assert screen.draft.value("train.lr") == 0.5
+
+
+# --- ticks, and what they do to the mode --------------------------------------------------------
+
+async def test_a_second_tick_turns_single_into_ddp_and_back_and_says_so():
+    async with panel(gpus(3), command=("true",), notifications=True) as (pilot, screen):
+        assert (screen.draft.ids, screen.draft.mode) == (["0"], "single")
+        await press(pilot, screen, "down", "space")
+        assert (screen.draft.ids, screen.draft.mode) == (["0", "1"], "ddp")
+        assert screen.query_one("#f-parallel-mode", Choice).value == "ddp"
+        await says(pilot, "2 devices: DDP")
+        await press(pilot, screen, "space")
+        assert (screen.draft.ids, screen.draft.mode) == (["0"], "single")
+        await pilot.press("space")
+        screen.query_one("#f-parallel-mode", Choice).choose("single")
+        await settled(pilot, screen)
+        assert "single trains on one device and 2 are chosen" in screen_text(pilot.app)
+        await press(pilot, screen, "space", "space")
+        assert screen.draft.mode == "single"  # that the person has chosen stays

@@ -11,9 +11,8 @@ from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_engine.runs.folder import Cause
 
 from ... import event_lines
-from ..colours import as_painted
 from ..panel_kit import compare, picture
-from ..run_kit import GIB, T0, Mini, Written, settled, shown, terminal
+from ..run_kit import GIB, T0, Mini, Written, press, settled, watched
 
 SIZES = [(80, 24), (160, 48)]
 
@@ -45,45 +44,34 @@ def failed(folder: Path) -> Written:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: str(s[0]))
-async def test_a_run_that_trains(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_a_run_that_trains(tmp_path, size):
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=size) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        await compare(f"run-{size[0]}", app, terminal)
+        await compare(f"run-{size[0]}", app)
         if size[0] == 160:
             await picture("run", app)
 
 
-async def test_its_ranks_behind_their_tab(tmp_path: Path) -> None:
+async def test_its_ranks_behind_their_tab(tmp_path):
     app = Mini(running(tmp_path).run, at=100.5)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        await pilot.press("3")
-        await shown(pilot)
-        await compare("run-ranks-80", app, terminal)
-
-
-async def test_a_run_in_a_light_theme(tmp_path: Path) -> None:
-    app = Mini(running(tmp_path).run, at=100.5)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.theme = "textual-light"
-        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        await compare("run-light-80", app, as_painted)
+        await press(pilot, "3")
+        await compare("run-ranks-80", app)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: str(s[0]))
-async def test_a_run_that_failed(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_a_run_that_failed(tmp_path, size):
     app = Mini(failed(tmp_path).run, at=160)
     async with app.run_test(size=size) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
         if size == SIZES[0]:
-            await pilot.press("4")
-        await shown(pilot)
-        await compare(f"run-failed-{size[0]}", app, terminal)
+            await press(pilot, "4")
+        await compare(f"run-failed-{size[0]}", app)
 
 
-async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(
-        tmp_path: Path, home: Path) -> None:
+async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(tmp_path):
     """The card's capacity, the devices' figures, the slowest first, and marks."""
     cards = tuple(RankPlan(i, i, 0, (DeviceUse(str(i), f"GPU {i}", None, "cuda:0",
                                                memory=80 * GIB),)) for i in range(4))
@@ -96,9 +84,7 @@ async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(
     (run.run.path / DEVICES).write_bytes(event_lines.line(
         "devices", {"ids": list("0123"), "utilization": [0.97, 0.95, 0.31, None],
                     "power": [301, 298, 140, 305], "temperature": [61, 60, 48, 62]}, t=T0 + 99))
-    app = Mini(run.run, at=100.5)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.devices.version)
-        await pilot.press("3", "o")
-        await shown(pilot)
-        await compare("run-100", app, terminal)
+    async with watched(run, lambda s: s.caught_up and s.devices.version, at=100.5,
+                       size=(100, 30)) as (pilot, app):
+        await press(pilot, "3", "o")
+        await compare("run-100", app)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from pathlib import Path
-
-import pytest
 
 from gpu_engine.supervisor import logs
 from gpu_panel.commands import terminal as lent
@@ -14,8 +11,7 @@ from gpu_panel.run import log_file
 from gpu_panel.run.log import LogView
 from gpu_panel.run.log_file import LogFile
 
-from ..panel_kit import screen_text
-from ..run_kit import SMALL, WIDE, Mini, settled, shown, terminal, trained, until
+from ..run_kit import SMALL, press, says, screen_text, shown, trained, until, watched
 
 HOSTILE = b"".join([
     b"\x1b]52;c;aGFja2Vk\x07clipboard\n", b"\x1b]0;owned\x1b\\title\n", b"\x1b[2J\x1b[Hcleared\n",
@@ -33,7 +29,7 @@ def harmful(text: str) -> list[str]:
             if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
 
 
-def test_only_the_last_lines_are_kept_and_the_pager_has_all(tmp_path: Path, monkeypatch) -> None:
+def test_only_the_last_lines_are_kept_and_the_pager_has_all(tmp_path, monkeypatch):
     monkeypatch.setattr(log_file, "MOST", 100)
     monkeypatch.setattr(log_file, "_BYTES", 4000)
     path = tmp_path / "a.log"
@@ -55,7 +51,7 @@ def test_only_the_last_lines_are_kept_and_the_pager_has_all(tmp_path: Path, monk
     assert log.read() == []
 
 
-def test_both_parts_are_one_however_it_grows_and_is_cut(tmp_path: Path) -> None:
+def test_both_parts_are_one_however_it_grows_and_is_cut(tmp_path):
     path, random_ = tmp_path / "00000.log", random.Random(3)
     path.touch()
     log, count, seen = LogFile("rank 0", path), 0, list[str]()
@@ -75,15 +71,13 @@ def test_both_parts_are_one_however_it_grows_and_is_cut(tmp_path: Path) -> None:
     assert anew[1:] == seen[1 - len(anew):]
 
 
-async def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
+async def test_nothing_hostile_reaches_the_terminal(tmp_path):
     run = trained(tmp_path)
     run.log(0, HOSTILE)
-    app = Mini(run.run)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
+    async with watched(run, size=SMALL) as (pilot, app):
         await pilot.press("4", "z")
-        await until(pilot, lambda: "100% done" in terminal(app))
-        text = terminal(app)
+        await says(pilot, "100% done")
+        text = screen_text(app)
         assert not harmful(text)
         assert "[bold]markup[/bold] [/] [link=x]" in text
         assert "last without an end" in text
@@ -93,70 +87,58 @@ async def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
             assert strip.cell_length == 80
 
 
-async def test_it_follows_the_end_unless_one_reads_further_up(tmp_path: Path) -> None:
+async def test_it_follows_the_end_unless_one_reads_further_up(tmp_path):
     run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        assert "rank 0 says 49" in terminal(app)
+    async with watched(run) as (pilot, app):
+        assert "rank 0 says 49" in screen_text(app)
         run.log(0, b"more\n")
         await shown(pilot)
-        assert "more" in terminal(app)
+        assert "more" in screen_text(app)
         await pilot.press("4", "g")
         run.log(0, b"even more\n")
         await shown(pilot)
-        assert "rank 0 says 0" in terminal(app)
-        assert "more" not in terminal(app)
-        await pilot.press("G")
-        await shown(pilot)
-        assert "even more" in terminal(app)
+        assert "rank 0 says 0" in screen_text(app)
+        assert "more" not in screen_text(app)
+        await press(pilot, "G")
+        assert "even more" in screen_text(app)
 
 
-async def test_search_knows_case_goes_round_and_shows_matches_alone(tmp_path: Path) -> None:
+async def test_search_knows_case_goes_round_and_shows_matches_alone(tmp_path):
     run = trained(tmp_path)
     run.run.log(0).write_text("Warning one\n" + "nothing\n" * 40 + "WARNING two\nnothing\n"
                               + "x" * 300 + " warning 3\nlast\n")
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
+    async with watched(run) as (pilot, app):
         view = app.run_screen.query_one(LogView)
         await pilot.press("slash", *"warning", "enter")
         assert view.border_subtitle == "3 of 3 · 45 lines"
-        assert "warning 3" in terminal(app)  # far to the right
+        assert "warning 3" in screen_text(app)  # far to the right
         await pilot.press("y")
         assert app.clipboard == "x" * 300 + " warning 3"
-        await pilot.press("n")
-        await shown(pilot)
+        await press(pilot, "n")
         assert view.border_subtitle == "1 of 3 · 45 lines"
-        assert "Warning one" in terminal(app)
+        assert "Warning one" in screen_text(app)
         await pilot.press("N", "N")
         assert view.border_subtitle == "2 of 3 · 45 lines"
-        await pilot.press("F")
-        await shown(pilot)
-        assert "nothing" not in terminal(app)
-        assert "WARNING two" in terminal(app)
+        await press(pilot, "F")
+        assert "nothing" not in screen_text(app)
+        assert "WARNING two" in screen_text(app)
         run.log(0, b"nothing\nno warning\n")
         await shown(pilot)
-        assert "no warning" in terminal(app)
-        await pilot.press("slash", "ctrl+u", *"WARNING", "enter")
-        await shown(pilot)
+        assert "no warning" in screen_text(app)
+        await press(pilot, "slash", "ctrl+u", *"WARNING", "enter")
         assert view.border_subtitle == "1 of 1 · only matches · 47 lines"
-        await pilot.press("escape")  # it searches for nothing, and the screen stays
-        await shown(pilot)
-        assert "nothing" in terminal(app)
+        await press(pilot, "escape")  # it searches for nothing, and the screen stays
+        assert "nothing" in screen_text(app)
         assert app.screen is app.run_screen
 
 
-async def test_the_pager_gets_the_whole_log_without_what_a_terminal_obeys(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_pager_gets_the_whole_log_without_what_a_terminal_obeys(tmp_path, monkeypatch):
     run = trained(tmp_path)
     run.log(0, HOSTILE)
     opened: list[tuple[list[str], str]] = []
     monkeypatch.setattr(lent, "in_terminal",
                         lambda app, argv, given: opened.append((argv, "".join(given))))
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
+    async with watched(run) as (pilot, _app):
         for wanted, argv in (("less -S", ["less", "-S", "+G"]), ("bat --plain", ["bat", "--plain"]),
                              (" ", ["less", "+G"])):
             monkeypatch.setenv("PAGER", wanted)
@@ -168,4 +150,4 @@ async def test_the_pager_gets_the_whole_log_without_what_a_terminal_obeys(
             assert text.startswith("rank 0 says 0\n")
         monkeypatch.setenv("PAGER", "x 'y")
         await pilot.press("v")
-        await until(pilot, lambda: "No closing quotation" in screen_text(app))
+        await says(pilot, "No closing quotation")

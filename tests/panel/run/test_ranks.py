@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 from textual.app import ComposeResult
 
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.schema import Error
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
+from gpu_engine.runs.state import StateName
+from gpu_panel.common.rows import STYLES
 from gpu_panel.run.devices import DeviceFigures
+from gpu_panel.run.doing import Peers, doing
 from gpu_panel.run.pane import Moment
 from gpu_panel.run.ranks import COLUMNS, RanksPane, layout
-from gpu_panel.themed import ThemedApp
+from gpu_panel.run.states import GLYPHS, TONES, colour, glyph, tone
+from gpu_panel.theme import ThemedApp
 
 from ...plans import plan
 from ..run_kit import GIB, NOW, view
 
 # --- columns -----------------------------------------------------------------------------------
 
-def test_what_matters_most_stays() -> None:
+def test_what_matters_most_stays():
     row = [("0", ""), ("GPU 0", ""), ("forward", ""), ("1,240", ""), ("1.829", ""), ("6.2k", ""),
            ("3 %", ""), ("dffbbbbwoo", ""), ("97 %", ""), ("301 W", ""), ("61 °C", ""),
            ("28.1", ""), ("33.9", ""), ("34.1", ""), ("2.1", ""), ("0.3 s", "")]
@@ -42,8 +47,9 @@ class Table(ThemedApp):
         yield RanksPane()
 
 
-def show(table: RanksPane, ranks: dict[int, RankView], planned: LaunchPlan | None = None, *,
-         now: float = NOW, figures: DeviceFigures | None = None) -> None:
+def show(
+        table: RanksPane, ranks: dict[int, RankView], planned: LaunchPlan | None=None, *,
+        now: float = NOW, figures: DeviceFigures | None = None):
     store: Any = SimpleNamespace(ranks=ranks, plan=planned, state=None, behind=False,
                                  devices=figures or DeviceFigures())
     table.paint(store, Moment(now, True, None))
@@ -53,7 +59,7 @@ def lines(table: RanksPane) -> list[str]:
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
 
-async def test_data_parallel_has_a_line_a_device() -> None:
+async def test_data_parallel_has_a_line_a_device():
     async with Table().run_test(size=(130, 8)) as pilot:
         table = pilot.app.query_one(RanksPane)
         rank = view(0, gpu_allocated=[28 * GIB, 29 * GIB], gpu_reserved=[33 * GIB, 33 * GIB],
@@ -68,7 +74,7 @@ async def test_data_parallel_has_a_line_a_device() -> None:
             "GPU 3 29.0 33.0 35.0"]
 
 
-async def test_sixty_four_ranks_scroll() -> None:
+async def test_sixty_four_ranks_scroll():
     async with Table().run_test(size=(100, 20)) as pilot:
         table = pilot.app.query_one(RanksPane)
         ranks = {r: view(r) for r in range(64)}
@@ -80,11 +86,11 @@ async def test_sixty_four_ranks_scroll() -> None:
         assert "63" in lines(table)[-1]
 
 
-async def test_enter_picks_the_rank_under_the_cursor() -> None:
+async def test_enter_picks_the_rank_under_the_cursor():
     picked: list[int] = []
 
     class Asking(Table):
-        def on_run_pane_rank_chosen(self, message: RanksPane.RankChosen) -> None:
+        def on_run_pane_rank_chosen(self, message: RanksPane.RankChosen):
             picked.append(message.rank)
 
     async with Asking().run_test(size=(100, 20)) as pilot:
@@ -100,7 +106,7 @@ async def test_enter_picks_the_rank_under_the_cursor() -> None:
 # --- figures of devices, and the order ----------------------------------------------------------
 
 
-async def test_the_devices_figures_stand_beside_their_ranks_while_they_are_fresh() -> None:
+async def test_the_devices_figures_stand_beside_their_ranks_while_they_are_fresh():
     async with Table().run_test(size=(150, 8)) as pilot:
         table = pilot.app.query_one(RanksPane)
         figures = DeviceFigures()
@@ -123,7 +129,7 @@ def ranks_in(table: RanksPane) -> list[int]:
     return [int(key) for key in table.keys]
 
 
-async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
+async def test_ranks_are_sorted_and_those_that_fail_come_first():
     async with Table().run_test(size=(130, 12)) as pilot:
         table = pilot.app.query_one(RanksPane)
         seen = {0: view(0, loss=1.0, gpu_peak=[3]), 1: view(1, loss=3.0, gpu_peak=[1]),
@@ -148,3 +154,61 @@ async def test_ranks_are_sorted_and_those_that_fail_come_first() -> None:
         show(table, seen)
         assert ranks_in(table) == [3, 4, 5, 0, 2, 1]
 
+
+# --- What a rank is doing, in words, and how the state of a run looks ---
+
+
+def words(ranks: list[RankView], rank=0, *, live=True, unheard: tuple[int, ...]=()) -> str:
+    known = {v.rank: v for v in ranks}
+    return doing(known[rank], Peers.of(known), NOW, live=live, unheard=unheard)[0]
+
+
+def test_what_a_rank_does():
+    assert words([view(0), view(1)]) == "forward"
+    assert words([view(0, phase=None)]) == "starting"
+    assert words([RankView(0)]) == "not started yet"
+    assert words([RankView(0)], live=False) == "never started"
+    assert words([view(0, outcome="completed")]) == "✓ completed"
+    failed = view(0, error=Error("OutOfMemoryError", "", None, None, None))
+    assert words([failed]) == "✗ OutOfMemoryError"
+    assert words([view(0)], live=False) == "ended in forward"
+
+
+def test_silence_is_said():
+    assert words([view(0, beat=NOW - 4)]) == "forward"
+    assert words([view(0, beat=NOW - 6)]) == "silent · forward"
+    assert words([view(0, beat=NOW - 6)], unheard=(0,)) == "not heard of · forward"
+
+
+def test_a_rank_that_waits_names_whom():
+    late = RankView(1)
+    assert words([view(0, phase="init"), late]) == "waiting for rank 1"
+    hung = view(1, beat=NOW - 60, phase="data")
+    assert words([view(0, phase="backward", phase_since=NOW - 9), hung]) == "waiting for rank 1"
+    slow = view(1, phase="data")
+    assert words([view(0, phase="backward", phase_since=NOW - 9), slow]) == "waiting for rank 1"
+    assert words([view(0, phase="backward", phase_since=NOW - 1), slow]) == "backward"
+    many = [RankView(r) for r in range(1, 9)]
+    assert words([view(0, phase="init"), *many]) == "waiting for ranks 1, 2, 3 and 5 more"
+
+
+def test_who_is_behind_is_said_in_words():
+    assert words([view(0, step=80), view(1)]) == "forward · 20 behind"
+    fast = view(0, step=80, step_times=[(NOW - 1, 60), (NOW, 80)])
+    assert words([fast, view(1)]) == "forward"
+    assert words([view(0), view(1, step=99)], 1) == "forward"
+    assert words([view(0, samples_per_s=50.0), view(1), view(2)]) == "forward · slowest"
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def test_every_state_has_a_glyph_and_a_style_that_lists_know():
+    states = set(get_args(StateName))
+    assert states == set(GLYPHS) == set(TONES)
+    assert set(TONES.values()) <= set(STYLES)
+    assert all(len(one) == 1 for one in GLYPHS.values())
+
+
+def test_a_state_of_another_version_is_shown_as_unknown():
+    assert (glyph("paused"), tone("paused"), colour("paused")) == ("?", "dim", "")

@@ -21,17 +21,19 @@ from ..run_kit import (
     Mini,
     Written,
     flat,
-    screen_is,
+    on_top,
+    said,
+    screen_text,
     settled,
-    terminal,
     trained,
     until,
+    watched,
 )
 
 SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
 
 
-def ended(folder: Path, state: str = "stopped", spec: str = SPEC, **more) -> Written:
+def ended(folder: Path, state="stopped", spec: str = SPEC, **more) -> Written:
     run = trained(folder)
     run.spec(spec)
     run.state(state, ended=T0 + 60, exit_code=130, **more)
@@ -39,7 +41,7 @@ def ended(folder: Path, state: str = "stopped", spec: str = SPEC, **more) -> Wri
     return run
 
 
-def saved(run: Written, step: int, **metrics: float) -> None:
+def saved(run: Written, step: int, **metrics: float):
     folder = run.run.checkpoints / f"step-{step:08d}"
     folder.mkdir(parents=True)
     folder.joinpath("manifest.json").write_text(json.dumps(
@@ -47,7 +49,7 @@ def saved(run: Written, step: int, **metrics: float) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def asked(monkeypatch):
     """Records the arguments of `launch.resume`, which refuses those in `refused`."""
     calls: list[list[str]] = []
 
@@ -61,82 +63,74 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return calls
 
 
-async def test_it_says_from_where_and_this_screen_follows(tmp_path: Path, asked) -> None:
+async def test_it_says_from_where_and_this_screen_follows(tmp_path, asked):
     run = ended(tmp_path)
     saved(run, 50)
     saved(run, 99)
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
+    async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
-        text = flat(terminal(app))
+        await on_top(pilot, ResumeDialog)
+        text = said(app)
         assert "Attempt 1 stopped" in text
         assert "from its newest checkpoint, after step 99" in text
         await pilot.press("enter")
-        await screen_is(pilot, RunScreen)
+        await on_top(pilot, RunScreen)
         assert asked == [[]]
         await settled(pilot, lambda s: s.state.attempt == 2)
-        assert "attempt 2" in flat(terminal(app))
+        assert "attempt 2" in said(app)
 
 
-async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path: Path, asked) -> None:
+async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path, asked):
     run = ended(tmp_path, "completed")
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
+    async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
+        await on_top(pilot, ResumeDialog)
         dialog = app.screen
-        assert "There is no checkpoint: it starts from the beginning" in flat(terminal(app))
+        assert "There is no checkpoint: it starts from the beginning" in said(app)
         await pilot.press("enter")
-        await until(pilot, lambda: "all of its 400 steps are done" in flat(terminal(app)))
+        await until(pilot, lambda: "all of its 400 steps are done" in said(app))
         assert asked == []
         dialog.query_one("#length", Input).value = "500"
         dialog.query_one("#changes", Input).value = "name='refused so'"
         await pilot.press("enter")
-        await until(pilot, lambda: "held by run 12ab" in flat(terminal(app)))
+        await until(pilot, lambda: "held by run 12ab" in said(app))
         assert asked == [["train.steps=500", "name=refused so"]]
         assert dialog.query_one("#changes", Input).value == "name='refused so'"
         dialog.query_one("#changes", Input).value = ""
         await pilot.press("enter")
-        await screen_is(pilot, RunScreen)
+        await on_top(pilot, RunScreen)
         assert asked[-1] == ["train.steps=500"]
 
 
-async def test_another_checkpoint_can_be_gone_on_from(tmp_path: Path, asked) -> None:
+async def test_another_checkpoint_can_be_gone_on_from(tmp_path, asked):
     run = ended(tmp_path, "completed")
     for step, loss in ((100, 3.0), (200, 1.0), (300, 1.5), (400, 2.0)):
         saved(run, step, loss=loss)
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
+    async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
-        text = flat(terminal(app).replace("│", " "))
+        await on_top(pilot, ResumeDialog)
+        text = flat(screen_text(app).replace("│", " "))
         assert "newest, best, or a step: 100, 200, 300, 400" in text
         await pilot.press("tab", "home", "ctrl+k", *"best", "enter")
-        await screen_is(pilot, RunScreen)
+        await on_top(pilot, RunScreen)
     assert asked == [["from best"]]
 
 
-async def test_an_own_command_has_a_length_of_its_own(tmp_path: Path, asked) -> None:
+async def test_an_own_command_has_a_length_of_its_own(tmp_path, asked):
     run = ended(tmp_path, "failed", '[task]\ncommand = ["python", "train.py"]\n')
-    app = Mini(run.run, at=70)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
+    async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
-        assert "Your command is run again" in flat(terminal(app))
+        await on_top(pilot, ResumeDialog)
+        assert "Your command is run again" in said(app)
         assert not app.screen.query("#length")
         await pilot.press(*"nonsense", "enter")
-        await until(pilot, lambda: "expected KEY=VALUE" in flat(terminal(app)))
+        await until(pilot, lambda: "expected KEY=VALUE" in said(app))
         await pilot.press("escape")
-        await screen_is(pilot, RunScreen)
+        await on_top(pilot, RunScreen)
         assert asked == []
 
 
-async def test_for_real(home: Path) -> None:
+async def test_for_real(home):
     """A command that fails once is run again, in the same folder, and the screen follows."""
     flag = home.parent / "once"
     spec = from_dict({"name": "once", "devices": {"ids": ["cpu:0"]}, "task": {"command": [
@@ -145,12 +139,12 @@ async def test_for_real(home: Path) -> None:
     app = Mini(run)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot, lambda s: s.state is not None and s.state.state == "failed")
-        assert "✗ failed" in terminal(app)
+        assert "✗ failed" in screen_text(app)
         await pilot.press("u")
-        await screen_is(pilot, ResumeDialog)
+        await on_top(pilot, ResumeDialog)
         await pilot.press("enter")
-        await screen_is(pilot, RunScreen)
+        await on_top(pilot, RunScreen)
         await settled(pilot, lambda s: s.state.attempt == 2 and s.state.state == "completed")
-        assert "✓ completed" in terminal(app)
+        assert "✓ completed" in screen_text(app)
         assert [(a.number, a.outcome) for a in run.state().attempts] == [
             (1, "failed"), (2, "completed")]

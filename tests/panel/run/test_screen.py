@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,26 +17,28 @@ from ..run_kit import (
     WIDE,
     Mini,
     Written,
-    flat,
+    press,
     reached,
+    said,
+    says,
+    screen_text,
     settled,
     shown,
-    terminal,
     trained,
     until,
+    watched,
 )
 
 
-async def test_what_is_there_is_shown(tmp_path: Path) -> None:
+async def test_what_is_there_is_shown(tmp_path):
     run = trained(tmp_path)
     run.write(0, ("eval", 49, {"step": 99, "loss": 1.91, "accuracy": 0.412}),
               ("checkpoint", 50, {"step": 99, "path": "checkpoints/step-00000099",
                                   "seconds": 1.0, "bytes": 5}),
               ("warning", 50, {"message": "the last batch is dropped"}))
-    app = Mini(run.run, at=50.5)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        text = flat(terminal(app))
+    async with watched(run, lambda s: s.caught_up and s.view.saved is not None, at=50.5) as (
+            _pilot, app):
+        text = said(app)
         for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
                      "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k examples/s",
                      "saved step 99 just now", "eval loss 1.910, accuracy 0.412 at 99",
@@ -49,7 +50,7 @@ async def test_what_is_there_is_shown(tmp_path: Path) -> None:
             assert part in text, part
 
 
-async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path: Path, monkeypatch) -> None:
+async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path, monkeypatch):
     """On a disk that hangs."""
     answers = threading.Event()
     look = RunStore._poll
@@ -57,71 +58,59 @@ async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path: Path, monkeypa
     app = Mini(trained(tmp_path).run, at=52)
     try:
         async with app.run_test(size=WIDE) as pilot:
-            await until(pilot, lambda: "loss" in terminal(app))
+            await says(pilot, "loss")
             assert app.run_screen.store.state is None
             answers.set()
-            await until(pilot, lambda: "step 99 of 400" in flat(terminal(app)))
+            await until(pilot, lambda: "step 99 of 400" in said(app))
     finally:
         answers.set()
 
 
-async def test_it_grows_while_one_watches(tmp_path: Path) -> None:
+async def test_it_grows_while_one_watches(tmp_path):
     run = Written(tmp_path)
-    app = Mini(run.run, at=12.0)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        assert "waiting for ranks 0, 1 · 00:12 since it started" in flat(terminal(app))
-        assert "no step yet" in terminal(app)
+    async with watched(run, at=12.0) as (pilot, app):
+        assert "waiting for ranks 0, 1 · 00:12 since it started" in said(app)
+        assert "no step yet" in screen_text(app)
         run.start(0)
         await settled(pilot, lambda s: s.ranks and s.ranks[0].beat is not None)
-        assert "waiting for rank 1" in flat(terminal(app))
+        assert "waiting for rank 1" in said(app)
         run.start(1)
         for rank in (0, 1):
             run.steps(rank, 0, 19, at=11.0)
         await settled(pilot, reached(1, 19))
-        text = flat(terminal(app))
+        text = said(app)
         assert "waiting" not in text
         assert "step 19 of 400" in text
         run.log(0, b"a new line\n")
         await shown(pilot)
-        assert "a new line" in terminal(app)
+        assert "a new line" in screen_text(app)
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE, (120, 36), (40, 12), (20, 6), (250, 70)])
-async def test_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [WIDE, (40, 12), (20, 6), (250, 70)])
+async def test_every_size(tmp_path, size):
     run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=size) as pilot:
-        await settled(pilot)
+    async with watched(run, size=size) as (pilot, app):
         for key in ("1", "2", "3", "4", "l", "m", "m", "left", "plus"):
-            await pilot.press(key)
-        await shown(pilot)
-        assert "3f2a" in terminal(app)
+            await press(pilot, key)
+        assert "3f2a" in screen_text(app)
 
 
-async def test_the_log_of_another_rank(tmp_path: Path) -> None:
+async def test_the_log_of_another_rank(tmp_path):
     run = trained(tmp_path)
     run.run.path.joinpath("supervisor.log").write_text("supervising\n")
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
-        await pilot.press("r")
-        await shown(pilot)
-        assert "rank 1 says 49" in terminal(app)
+    async with watched(run) as (pilot, app):
+        await press(pilot, "r")
+        assert "rank 1 says 49" in screen_text(app)
         assert app.run_screen.query_one(RanksPane).chosen == 1
-        await pilot.press("right_square_bracket")
-        await shown(pilot)
-        assert "supervising" in terminal(app)
-        await pilot.press("left_square_bracket", "left_square_bracket")
-        await shown(pilot)
-        assert "rank 0 says 49" in terminal(app)
+        await press(pilot, "right_square_bracket")
+        assert "supervising" in screen_text(app)
+        await press(pilot, "left_square_bracket", "left_square_bracket")
+        assert "rank 0 says 49" in screen_text(app)
 
 
-async def test_keys_type_into_the_search(tmp_path: Path) -> None:
+async def test_keys_type_into_the_search(tmp_path):
     run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot)
+    async with watched(run) as (pilot, app):
         await pilot.press("slash", *"slrmy1 7", "backspace", "backspace")
         field = app.run_screen.query_one("#find")
         assert field.value == "slrmy1"
@@ -135,17 +124,7 @@ async def test_keys_type_into_the_search(tmp_path: Path) -> None:
         assert app.clipboard == "rank 0 says 7"
 
 
-async def test_escape_goes_back(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    app = Mini(run.run)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot)
-        await pilot.press("escape")
-        await pilot.pause()
-        assert not isinstance(app.screen, RunScreen)
-
-
-async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path: Path) -> None:
+async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path):
     run = Written(tmp_path, ranks=1)
     run.start(0)
     for step in range(1, 20):
@@ -155,20 +134,17 @@ async def test_the_loss_of_another_optimizer_can_be_drawn(tmp_path: Path) -> Non
                              "loss": 7.0 + step, "losses": [7.0 + step]}}}))
     run.write(0, ("step", 20, {"step": 19, "n": 0, "others": {
         "1": {"name": "optimizer 1 (SGD)", "step": 20, "n": 1, "losses": [30.0]}}}))
-    app = Mini(run.run, at=21)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, reached(0, 19))
+    async with watched(run, reached(0, 19), at=21) as (pilot, app):
         screen = app.run_screen
         await pilot.press("c", *"sgd", "enter")
-        await until(pilot, lambda: "loss of optimizer 1 (SGD) ─ 30.0" in terminal(app))
+        await says(pilot, "loss of optimizer 1 (SGD) ─ 30.0")
         assert screen.store.others[1].loss.ranks[0].hi[-1] == 30.0
         assert len(screen.store.loss.ranks[0].hi) == 19
         await pilot.press("1", "c", *"loss", "enter")
-        await until(pilot, lambda: "loss ─ 0.105" in terminal(app))
+        await says(pilot, "loss ─ 0.105")
 
 
-async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_apart(
-        tmp_path: Path) -> None:
+async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_apart(tmp_path):
     run = Written(tmp_path, ranks=1, mode="single")
     run.start(0)
     run.write(0, ("metric", 1, {"step": 0, "val/accuracy": 0.625}))
@@ -180,10 +156,8 @@ async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_
     run.write(1, ("start", 2, {"rank": 1, "as_rank": 0, "process": 2, "pid": 7, "world_size": 1,
                                "device": ["CPU 0"], "attempt": 1}),
               ("step", 20, {"step": 4, "n": 4, "losses": [5.0, 4.0, 4.0, 4.5]}))
-    app = Mini(run.run, at=31)
-    async with app.run_test(size=WIDE) as pilot:
-        await settled(pilot, reached(0, 30))
-        text = terminal(app)
+    async with watched(run, reached(0, 30), at=31) as (_pilot, app):
+        text = screen_text(app)
         assert "step 30 of 400 · 3 trainings" in text
         assert "training 3, LBFGS" in text
         assert "2 processes train as rank 0" in text
@@ -191,3 +165,56 @@ async def test_trainings_one_after_the_other_and_processes_of_one_rank_are_told_
         assert "0.2" in text
         view = app.run_screen.query_one("#loss", CurveView)
         assert [m.x for m in view.marks] == [10, 20]
+
+
+# --- Which panes are on the screen: all from 100 × 30 on, one alone, none without figures ---
+
+
+def on_screen(app: Mini) -> set[str]:
+    return {pane.NAME for pane in app.run_screen._panes() if pane.is_on_screen and pane.size.area}
+
+
+ALL = {pane.NAME for pane in RunScreen.PANES}
+
+
+async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path):
+    run = trained(tmp_path, ranks=8)
+    for rank in range(2, 8):
+        run.start(rank)
+        run.steps(rank, 0, 99)
+    async with watched(run, reached(7, 99), at=50.5, size=(100, 30)) as (pilot, app):
+        screen = app.run_screen
+        assert on_screen(app) == ALL
+        assert screen.pane("loss").size.height >= 5
+        assert screen.query_one(LogView).size.height >= 5
+        assert "rank 0 says 49" in screen_text(app)
+        for key, name in (("4", "log"), ("3", "ranks"), ("1", "loss"), ("2", "memory")):
+            await press(pilot, key, "z")
+            assert on_screen(app) == {name}
+            assert screen.pane(name).outer_size.height >= 26
+            assert screen.pane(name).has_focus_within
+            await press(pilot, "z")
+            assert on_screen(app) == ALL
+            assert screen.pane(name).has_focus_within
+        await press(pilot, "4", "z", "3")  # another one, alone too
+        assert on_screen(app) == {"ranks"}
+        await press(pilot, "escape")
+        assert on_screen(app) == ALL
+        assert isinstance(app.screen, RunScreen)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, RunScreen)
+    async with watched(run, reached(7, 99), at=50.5, size=SMALL) as (pilot, app):
+        high = app.run_screen.pane("loss").outer_size.height
+        await press(pilot, "z")
+        assert app.run_screen.pane("loss").outer_size.height == high + 2
+
+
+async def test_a_command_without_figures_shows_its_log_first(tmp_path):
+    run = Written(tmp_path, ranks=1, mode="single",
+                  plan={"spec": {"task": {"command": ["python", "x.py"]}}})
+    run.log(0, b"the script speaks\n")
+    async with watched(run, at=5, size=SMALL) as (pilot, app):
+        await says(pilot, "the script speaks")
+        await press(pilot, "1")
+        assert "no step yet" in screen_text(app)

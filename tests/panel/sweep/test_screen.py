@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.sweep import Member
 from gpu_engine.sweep import group as sweeps
+from gpu_engine.sweep.table import By, points
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.common.rows import cells
 from gpu_panel.compare.screen import CompareScreen
+from gpu_panel.launch.run_line import RunLine, fold, layout, sweep_row
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.sweep.pane import SweepPane
-from gpu_panel.sweep.screen import SweepScreen
+from gpu_panel.sweep import lines
+from gpu_panel.sweep.screen import SweepPane, SweepScreen
 
 from ...conftest import slots
 from ...sweep.made import ended, nobody_starts, submitted
+from ...sweep.test_table import one
 from ..launch.runs.test_pane import at_the_runs
-from ..panel_kit import GOLDENS, panel, picture, screen_text, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ..panel_kit import GOLDENS, on_top, panel, picture, says, screen_text, shown, until
 
 
-async def test_from_the_list_to_the_table_and_to_runs(monkeypatch: pytest.MonkeyPatch):
+async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
     nobody_starts(monkeypatch)
     made = submitted("train.lr=1e-3,3e-4", repeat=2)
     first, second, bad, waits = made.runs
@@ -42,49 +49,49 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch: pytest.Monkey
         assert {line.id for line in listed.targets} == {run.id for run in made.runs}
         assert "u resume" not in screen_text(pilot.app).splitlines()[-1]
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         assert f"Stop run {waits.id}" in screen_text(pilot.app)
         await pilot.press("escape", "m")
         assert listed.marked == {run.id for run in made.runs}
         await pilot.press("m", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
+        await on_top(pilot, SweepScreen)
         table = pilot.app.screen.query_one(SweepPane)
         await until(pilot, lambda: "boom" in shown(table))
         assert "1e-3  2 done               0.750 ± 0.354 (2)" in shown(table)
         assert len(pilot.app.screen.query_one(KeyBar).shown) <= 8
         await pilot.press("home", "enter", "c")
         assert table.keys == ["point 1", first.id, second.id, "point 3"]
-        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+        await on_top(pilot, CompareScreen)
         assert [one.run.id for one in pilot.app.screen.store.runs] == [first.id, second.id]
         await pilot.press("escape", "down", "c")  # of one run: the best of all
         await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen)
                     and len(pilot.app.screen.store.runs) == 4)
         await pilot.press("escape")
-        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
+        await on_top(pilot, SweepScreen)
         await pilot.press("b")
         await pilot.press(*"accuracy")
-        await until(pilot, lambda: "eval:accuracy" in screen_text(pilot.app))
+        await says(pilot, "eval:accuracy")
         await pilot.press("enter")
         await until(pilot, lambda: "best eval:accuracy" in shown(table))
         await pilot.press("O")
         assert table.by.text == "max:eval:accuracy"
         await pilot.press("u")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: "2 waiting" in shown(table))
         assert (bad.state().state, bad.state().attempt) == ("queued", 2)
         await pilot.press("home", "down", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        await on_top(pilot, RunScreen)
         assert pilot.app.screen.run_folder.id == first.id
         await pilot.press("escape", "s")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: "2 of 4 done, 2 stopped" in str(table.border_title))
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
 
 
-async def test_a_picture_of_its_table(monkeypatch: pytest.MonkeyPatch):
+async def test_a_picture_of_its_table(monkeypatch):
     nobody_starts(monkeypatch)
     ids = itertools.count(0x3f2a)
     with monkeypatch.context() as patch:
@@ -97,8 +104,80 @@ async def test_a_picture_of_its_table(monkeypatch: pytest.MonkeyPatch):
     async with panel(slots(1), size=(100, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 12)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
+        await on_top(pilot, SweepScreen)
         table = pilot.app.screen.query_one(SweepPane)
         await until(pilot, lambda: "out of memory" in shown(table))
         await picture("sweep", pilot.app, GOLDENS)
 
+
+# --- A sweep's line in the list, and its table as rows, for any width ---
+
+
+def text(line) -> str:
+    return "".join(part for part, _ in line).rstrip()
+
+
+def run(ident, state="completed", index=None, best=None):
+    place = None if index is None else Member("s72d4", "vgg", index, 4, 0.0,
+                                              {"train.lr": f"1e-{index}"})
+    return RunLine(Run(Path(ident)), f"vgg {ident}", "single", 1, state, state in (
+        "running", "queued"), time.time(), sweep=place, best=best)
+
+
+LIST = [run("a1", "running", 2), run("b1"), run("a2", "failed", 1, 0.1), run("a3", "queued", 4),
+        run("a4", "completed", 3, 0.5)]
+
+
+def test_a_sweep_is_one_line_where_its_first_run_would_be():
+    folded = fold(LIST, ())
+    assert [entry.id for entry in folded] == ["s72d4", "b1"]
+    assert [e.id for e in fold(LIST, {"s72d4"})] == ["s72d4", "a2", "a1", "a4", "a3", "b1"]
+    assert [e.id for e in folded[0].to_stop] == ["a3", "a1", "a2", "a4"]  # those that wait first
+    for width in (76, 116):
+        row = sweep_row(folded[0], layout(LIST, width), (), False)
+        assert text(row.lines[0]).startswith(
+            "▸ sweep       s72d4 vgg  1 of 4 done · 1 running · 1 waiting · 1 failed · best 0.500")
+    assert text(row.lines[0]).endswith("best 0.500 · lr=1e-3")
+    some = fold(LIST[:3], {"s72d4"})[0]
+    marked = sweep_row(some, layout(LIST, 116, marks=True), {"a1", "a2"}, True)
+    assert text(marked.lines[0]) == \
+        "▣ ▾ sweep       s72d4 vgg  2 of its 4 runs match · 1 running · 1 failed"
+
+
+MEMBERS = [one(1, "1e-3", least=0.5, repeat=1), one(2, "1e-3", least=0.7, repeat=2),
+           one(3, "3e-4", "failed", least=0.2, repeat=1, why="rank 0: boom"),
+           one(4, "3e-4", "queued", repeat=2)]
+
+
+@pytest.mark.parametrize("width", [56, 76, 116])
+def test_the_table_fits_and_keeps_values_and_the_best(width):
+    found = points(MEMBERS, By())
+    head, rows = lines.build(found, ["train.lr"], By(), width, unfolded={"point 1", "point 3"})
+    drawn = [text(head), *(text(line) for row in rows for line in row.lines)]
+    assert [row.key for row in rows] == ["point 3", "0003", "0004", "point 1", "0001", "0002"]
+    assert max(cells(line.removesuffix("  rank 0: boom")) for line in drawn) <= width
+    assert drawn[0].split()[:4] == ["lr", "runs", "best", "loss"]
+    assert drawn[1].split()[:7] == ["▾", "3e-4", "1", "waiting,", "1", "failed", "~0.200"]
+    assert drawn[2].split()[:5] == ["└", "#1", "0003", "✗", "failed"]
+    assert drawn[2].endswith("  rank 0: boom")
+    assert drawn[5].split()[:5] == ["└", "#1", "0001", "✓", "done"]
+    assert ("time" in drawn[0], "steps" in drawn[0]) == (width > 100, width > 70)
+    assert next(t for row in lines.below(found, By(), width) if (t := text(row.lines[0]))) == \
+        "1 failed (0003): rank 0: boom"
+
+
+def test_a_point_with_one_run_is_that_run():
+    single = [replace(m, repeat=None, values={"train.lr": str(m.index)}) for m in MEMBERS]
+    _head, rows = lines.build(points(single, By()), ["train.lr"], By(), 100)
+    assert [row.key for row in rows] == ["0003", "0001", "0002", "0004"]
+    assert text(rows[0].lines[0]).split() == [
+        "3", "0003", "✗", "failed", "~0.200", "0.200", "20", "00:10", "–", "rank",
+        "0:", "boom"]
+    assert lines.below(points(single, By()), By(), 76)[1:] == lines.below(
+        points(single, By()), By(), 76)[-1:]  # no failure is told twice
+    only = lines.build(points([replace(m, values={}) for m in MEMBERS], By()), [], By(), 76,
+                       unfolded={"point 1"})[1]
+    assert [row.key for row in only] == ["point 1", "0001", "0002", "0003", "0004"]
+    assert lines.markdown(points(MEMBERS, By()), ["train.lr"], By())[2:] == [
+        "| 3e-4 | 1 waiting, 1 failed | ~0.200 | 0.200 | 20 | 00:10 | – |",
+        "| 1e-3 | 2 done | 0.600 ± 0.141 (2) | 0.600 ± 0.141 (2) | 20 | 00:10 | – |"]

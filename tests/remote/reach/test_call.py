@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gpu_engine.remote.reach import call, protocol, reasons, ssh
+from gpu_engine.remote.reach import call, protocol, ssh
 from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
-from gpu_engine.remote.reach.checkup import meet
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.run.survey import meet
 from gpu_engine.remote.there import main
 from tests.conftest import wait_for
 
@@ -44,8 +44,7 @@ def test_a_host_says_what_it_is(host, home):
 
 def test_devices_come_again_and_again_until_nobody_wants_them(home):
     with Call(HERE, protocol.Watch(0.25)) as watching:
-        watching.expect(protocol.Welcome)
-        ids = {d.id for d in watching.expect(protocol.Devices).inventory.devices}
+        ids = {d.id for d in watching.expect(protocol.Welcome).inventory.devices}
         looks = [watching.expect(protocol.Looked) for _ in range(3)]
         assert len({look.snapshot.taken for look in looks}) == 3
         assert all(set(look.freedom) == ids for look in looks)
@@ -113,15 +112,6 @@ def test_lines_of_the_login_shell_between_answers_are_passed_over():
                protocol.Hello()) == protocol.Done()
 
 
-def test_who_says_nothing_is_given_up_and_a_sign_of_life_is_enough(monkeypatch):
-    monkeypatch.setattr(call, "_SILENT", 3.0)
-    with Call(fake("for i in 1 2 3 4 5; do echo; sleep 1; done; "
-                   "echo '{\"kind\":\"done\"}'; cat >/dev/null"), protocol.Hello()) as way:
-        assert way.next(None) == protocol.Done()
-        with pytest.raises(Unreachable, match="no answer within 3 s"):
-            way.next(None)
-
-
 @pytest.mark.parametrize(("said", "why"), [
     ("@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nHost key verification failed.",
      "ssh-keygen -R"),
@@ -138,7 +128,7 @@ def test_who_says_nothing_is_given_up_and_a_sign_of_life_is_enough(monkeypatch):
     ("mux_client_request_session: write packet: Broken pipe\r\n", "the connection broke"),
     ("\x1b]0;title\x07odd", "odd")])
 def test_why_in_words(said, why):
-    words = reasons.why(Host("gpu1"), said, 255, greeted=False)
+    words = ssh.why(Host("gpu1"), said, 255, greeted=False)
     assert why in words
     assert words.isprintable()
 
@@ -155,22 +145,9 @@ CHANGED = "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\n"
      ["Type once: ssh -p 2222 'a b' true "]),
     (Host("box", via=("ssh", "b")), "Permission denied", ["Bring your key there, or load"])])
 def test_what_to_type_about_a_host_is_what_helps(host, said, typed):
-    words = reasons.why(host, said, 255, greeted=False)
+    words = ssh.why(host, said, 255, greeted=False)
     for one in typed:
         assert one in words
-
-
-@pytest.mark.parametrize(("said", "code", "expected"), [
-    ("mux_client_request_session: write packet: Broken pipe\r\n", 255, True),
-    ("mm_send_fd: sendmsg(2): Broken pipe\r\nmux_client_request_session: send fds failed\r\n",
-     255, True),
-    ("Welcome\r\nmux_client_request_session: read from master failed: Broken pipe\r\n"
-     "client_loop: send disconnect: Broken pipe\r\n", 255, False),  # its own has ended too
-    ("mux_client_request_session: read from master failed: Broken pipe\r\n", 0, False),
-    ("mux_client_request_session: read from master failed: Broken pipe\r\n", None, False),
-    ("", 255, False)])
-def test_ssh_gave_up_as_the_connection_that_it_shares_ended(said, code, expected):
-    assert reasons.share_ended(said, code) is expected
 
 
 @pytest.mark.parametrize("python", ["my env/bin/python", "~/v/bin/python", "a'b",
@@ -201,8 +178,6 @@ def test_the_argument_list_of_ssh(home, monkeypatch):
 def test_connections_to_a_host_are_shared_by_sockets_of_the_user_alone(tmp_path, monkeypatch):
     with TemporaryDirectory(prefix="h") as short:
         monkeypatch.setenv("GPU_PANEL_HOME", short)
-        ways = {"a": "hostname 10.0.0.1", "b": "hostname 10.0.0.1", "c": "hostname 10.0.0.2"}
-        monkeypatch.setattr(ssh, "answer", lambda argv, _: ways.get(argv[-1]))
         folder = Path(short, "ssh")
 
         def socket(host: str) -> str | None:
@@ -210,19 +185,19 @@ def test_connections_to_a_host_are_shared_by_sockets_of_the_user_alone(tmp_path,
             assert ("ControlMaster=auto" in words) == any("ControlPath=" in w for w in words)
             return next((w for w in words if w.startswith(f"ControlPath={folder}/")), None)
 
-        assert len({socket("a"), socket("b"), socket("c")}) == 3
-        assert socket("gpu1") is None, "ssh does not say how it goes there"
-        before = socket("a")
-        ways["a"] = "hostname 10.0.0.1\nproxyjump gate"
-        assert socket("a") not in (before, None)
+        assert len({socket("a"), socket("b"), socket("a"), socket("me@a")} - {None}) == 3
         own = ssh.shell(Host("a"), shared=False)
         assert {"ControlPath=none", "ControlMaster=no"} <= set(own)
         assert folder.stat().st_mode & 0o777 == 0o700
+        other = os.getuid() + 1
+        with monkeypatch.context() as theirs:
+            theirs.setattr(ssh.os, "getuid", lambda: other)
+            assert socket("a") is None, "its folder is another user's"
         folder.chmod(0o770)
-        assert "ControlMaster=auto" not in ssh.shell(Host("a"))
+        assert socket("a") is None
         folder.rmdir()
         folder.symlink_to(tmp_path)
-        assert "ControlMaster=auto" not in ssh.shell(Host("a"))
+        assert socket("a") is None
 
 
 @pytest.mark.parametrize("torch", [True, False])
@@ -253,13 +228,3 @@ def test_where_the_shared_connection_ends_another_is_opened_alone(home, tmp_path
     host = Host("gpu1", python=sys.executable)
     assert call.run(host, b"echo there\n", 60).out == "there\n"
     assert meet(host, ()).welcome.home == str(home)
-
-
-def test_a_folder_of_sockets_of_another_user_is_not_used(monkeypatch):
-    with TemporaryDirectory(prefix="h") as short:
-        monkeypatch.setenv("GPU_PANEL_HOME", short)
-        monkeypatch.setattr(ssh, "answer", lambda *_: "hostname gpu1")
-        assert "ControlMaster=auto" in ssh.shell(Host("gpu1"))
-        other = os.getuid() + 1
-        monkeypatch.setattr(ssh.os, "getuid", lambda: other)
-        assert "ControlMaster=auto" not in ssh.shell(Host("gpu1"))

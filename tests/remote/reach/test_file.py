@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.remote.reach import file
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import Host
 
 _PATHS = st.text(st.characters(codec="utf-8"), max_size=20).map("/".__add__).filter(
     str.isprintable)
@@ -22,23 +22,23 @@ _HOSTS = st.builds(
 
 
 def written(text: str) -> None:
-    file.path().parent.mkdir(parents=True, exist_ok=True)
-    file.path().write_text(text)
+    hosts.path().parent.mkdir(parents=True, exist_ok=True)
+    hosts.path().write_text(text)
 
 
 def test_none_where_there_is_no_file(home):
-    assert file.read() == {}
-    assert file.find("gpu1") == Host("gpu1")
-    assert file.find("alice@gpu2") == Host("alice@gpu2")
+    assert hosts.read() == {}
+    assert hosts.find("gpu1") == Host("gpu1")
+    assert hosts.find("alice@gpu2") == Host("alice@gpu2")
 
 
 def test_read_and_found(home):
     written('[hosts.gpu1]\nssh = "alice@10.0.0.7"\nfolder = "~/p"\npython = "/v/bin/python"\n'
             'label = "left"\n[hosts."bob@gpu2"]\n[hosts.box]\nvia = ["docker", "exec", "b"]\n')
     first = Host("gpu1", "alice@10.0.0.7", "~/p", "/v/bin/python", "left")
-    assert list(file.read().values()) == [
+    assert list(hosts.read().values()) == [
         first, Host("bob@gpu2"), Host("box", via=("docker", "exec", "b"))]
-    assert file.find("gpu1") == first
+    assert hosts.find("gpu1") == first
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -55,7 +55,7 @@ def test_read_and_found(home):
     ('[hosts.g]\nssh = "a\\nb"', "expected what ssh is given"),
     ("[hosts.g]\nssh = 3", "hosts.g.ssh = 3: expected what ssh is given"),
     ('[hosts.g]\nfolder = "work"', 'hosts.g.folder = "work": expected a whole path'),
-    ('[hosts.g]\npython = "/a\\u001b[2J"', "control characters"),
+    ('[hosts.g]\npython = "/a\\u001b[2J"', "expected a whole path"),
     ('[hosts.g]\nlabel = ""', "expected a text in quotes"),
     (f'[hosts.g]\nlabel = "{"x" * 81}"', "at most 80 characters"),
     ('[hosts.g]\nvia = "docker"', "expected the words of a command"),
@@ -64,61 +64,61 @@ def test_read_and_found(home):
 def test_a_mistake_names_file_key_and_value(home, text, says):
     written(text)
     with pytest.raises(UserError) as err:
-        file.read()
+        hosts.read()
     assert says in str(err.value)
-    assert str(err.value).startswith(str(file.path()))
+    assert str(err.value).startswith(str(hosts.path()))
     assert str(err.value).isprintable()
     with pytest.raises(UserError):
-        file.add(Host("other"))
-    assert file.path().read_text() == text, "a file that is wrong is not written over"
+        hosts.add(Host("other"))
+    assert hosts.path().read_text() == text, "a file that is wrong is not written over"
 
 
 def test_what_cannot_be_read_is_said_and_never_waited_for(home):
-    file.path().parent.mkdir(parents=True)
-    os.mkfifo(file.path())
+    hosts.path().parent.mkdir(parents=True)
+    os.mkfifo(hosts.path())
     with pytest.raises(UserError, match="it is a FIFO"):
-        file.read()
-    file.path().unlink()
-    file.path().write_bytes(b"\xff\xfe")
+        hosts.read()
+    hosts.path().unlink()
+    hosts.path().write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot be read"):
-        file.read()
+        hosts.read()
     written("# " + "x" * (16 << 20))
     with pytest.raises(UserError, match="larger than 1 MiB"):
-        file.read()
+        hosts.read()
 
 
 @settings(max_examples=30)
-@given(hosts=st.lists(_HOSTS, max_size=4, unique_by=lambda host: host.name))
-def test_what_is_added_is_what_is_read(hosts, tmp_path_factory):
+@given(told=st.lists(_HOSTS, max_size=4, unique_by=lambda host: host.name))
+def test_what_is_added_is_what_is_read(told, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_PANEL_HOME", str(tmp_path_factory.mktemp("home")))
-        for host in hosts:
-            file.add(host)
-        assert file.read() == {host.name: host for host in hosts}
-        for host in hosts:
-            file.add(Host(host.name))
-        assert file.read() == {host.name: Host(host.name) for host in hosts}
-        for host in hosts:
-            file.remove(host.name)
-        assert file.read() == {}
+        for host in told:
+            hosts.add(host)
+        assert hosts.read() == {host.name: host for host in told}
+        for host in told:
+            hosts.add(Host(host.name))
+        assert hosts.read() == {host.name: Host(host.name) for host in told}
+        for host in told:
+            hosts.remove(host.name)
+        assert hosts.read() == {}
 
 
 def test_comments_and_what_else_stands_there_stay(home):
     written('# mine\n[hosts.gpu1] # old\nssh = "a" # the one\nlabel = "x"\n\n[hosts.gpu2]\n')
-    file.add(Host("gpu1", ssh="b", folder="/f"))
-    text = file.path().read_text()
+    hosts.add(Host("gpu1", ssh="b", folder="/f"))
+    text = hosts.path().read_text()
     assert "# mine" in text
     assert '# old\nssh = "b" # the one' in text
     assert "label" not in text
-    assert file.read() == {"gpu1": Host("gpu1", ssh="b", folder="/f"), "gpu2": Host("gpu2")}
-    file.remove("gpu2")
-    assert "# mine" in file.path().read_text()
+    assert hosts.read() == {"gpu1": Host("gpu1", ssh="b", folder="/f"), "gpu2": Host("gpu2")}
+    hosts.remove("gpu2")
+    assert "# mine" in hosts.path().read_text()
     with pytest.raises(UserError, match="has no host 'gpu'; did you mean gpu1"):
-        file.remove("gpu")
+        hosts.remove("gpu")
 
 
 def test_what_may_not_stand_there_is_not_added(home):
     for bad in (Host("local"), Host("a b"), Host("g", ssh="-x"), Host("g", folder="rel")):
         with pytest.raises(UserError):
-            file.add(bad)
-    assert not file.path().exists()
+            hosts.add(bad)
+    assert not hosts.path().exists()

@@ -11,12 +11,10 @@ import pytest
 
 from gpu_engine.devices.discover import discover
 from gpu_engine.remote.reach import protocol, watcher
-from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.remote_devices import HostSeen
-from gpu_engine.remote.reach.watcher import Watcher
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 
 from ...conftest import wait_for
-from .test_nvidia_smi import TABLE
 
 BOX = Host("box", via=("env", "A=b"), python=sys.executable)
 
@@ -25,7 +23,6 @@ BOX = Host("box", via=("env", "A=b"), python=sys.executable)
 def watching(monkeypatch):
     """A watcher that tries again soon."""
     monkeypatch.setattr(watcher, "_PAUSES", (0.1,))
-    monkeypatch.setattr(watcher, "_BY_SMI", 0.1)
     found = Watcher(0.25)
     yield found
     found.close()
@@ -33,7 +30,7 @@ def watching(monkeypatch):
 
 def process(watching: Watcher) -> int:
     """Of the way to the box."""
-    call = watching._watches["box"]._call
+    call = watching._watches["box"].call
     assert call is not None
     return call._shell.process.pid
 
@@ -55,35 +52,20 @@ def test_an_agent_s_devices_come_and_come_again(watching, home):
     assert seen.age() < 60
 
 
-def test_a_way_that_breaks_is_away_with_its_reason_and_found_again(watching, home):
+def test_a_way_that_breaks_is_away_with_its_reason_and_found_again(watching, home, monkeypatch):
     watching.watch(BOX)
     wait_for(lambda: of(watching, "box").snapshot)
     heard = of(watching, "box").heard
     told: list[HostSeen] = []
-    watching._watches["box"]._on_seen = told.append
+    watch = watching._watches["box"]
+    update = watch._update
+    monkeypatch.setattr(watch, "_update", lambda **new: (update(**new), told.append(watch.seen)))
     os.kill(process(watching), signal.SIGKILL)
     wait_for(lambda: any(s.state == "seen" and s.heard > heard for s in told
                          if "away" in [t.state for t in told]))
     gone = next(s for s in told if s.state == "away")
     assert gone.reason
     assert gone.snapshot is not None, "what was seen last stays"
-
-
-def test_without_our_program_its_gpus_are_shown_and_it_says_what_would_do(watching, tmp_path):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '%s' '{TABLE}'\n")
-    (tools / "nvidia-smi").chmod(0o755)
-    bare = Host("bare", via=("env", f"PATH={tools}:/usr/bin:/bin", f"HOME={tmp_path}"))
-    watching.watch(bare)
-    wait_for(lambda: len(of(watching, "bare").recent) >= 2)
-    seen = of(watching, "bare")
-    assert (seen.state, seen.can_run) == ("read only", False)
-    assert "gpu-engine hosts setup bare" in seen.reason
-    assert len(seen.inventory.devices) == 2
-    (tools / "nvidia-smi").unlink()
-    wait_for(lambda: of(watching, "bare").state == "away")
-    assert "gpu-engine hosts setup bare" in of(watching, "bare").reason
 
 
 def test_another_protocol_is_looked_at_and_told_apart(watching, home, monkeypatch):

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,11 @@ from gpu_engine.code.snapshot import Snapshot, describe, take
 from gpu_engine.common.errors import SpecError
 from gpu_engine.launching.launcher import launch, prepare, resume
 from gpu_engine.remote.reach.call import Refused, ask
-from gpu_engine.remote.reach.checkup import meet
-from gpu_engine.remote.reach.file import find
+from gpu_engine.remote.reach.hosts import Host, find
 from gpu_engine.remote.reach.protocol import SendCode
-from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.prepare import sent
+from gpu_engine.remote.run.survey import meet
 from gpu_engine.spec.read import from_dict
 
 from .kit import ended, make_hosts, there
@@ -78,16 +76,15 @@ def box(home: Path) -> Host:
 
 def bring(host: Host, taken: Snapshot) -> Path:
     """Send the code, where it is not there. The folder that holds it there."""
-    state = meet(host, (), code=taken.name).code
+    state = meet(host, (), code=taken.name).welcome.code
     assert state is not None
     return Path(state.path if state.there else sent([host], taken)[host.name][0])
 
 
 def send(listed: bytes, contents: bytes, name: str | None = None) -> None:
     """Send what may be no code."""
-    packed = zlib.compress(listed + contents)
-    ask(Host("local"), SendCode(name or lists.name_of(listed), len(listed), len(packed)),
-        content=packed)
+    ask(Host("local"), SendCode(name or lists.name_of(listed), len(listed), len(listed + contents)),
+        content=listed + contents)
 
 
 def test_what_git_does_not_ignore_arrives_as_it_is(project, home, tmp_path):

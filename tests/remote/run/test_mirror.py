@@ -116,7 +116,7 @@ def test_a_name_that_is_none_of_its_own_is_refused(here, name):
 def test_its_own_names_are_taken(here):
     to = Mirror(here, PART, 1 << 20)
     for name in (EVENTS, LOG, "node1.log", "supervisor.log"):
-        to.append(Piece.of(name, 0, b"text\n"))
+        to.append(Piece(name, 0, b"text\n"))
     assert (here / "hosts/gpu1.log").read_bytes() == b"text\n"
     assert all((here / name).read_bytes() == b"text\n" for name in (EVENTS, LOG, "node1.log"))
     assert not (here / "supervisor.log").exists()
@@ -174,12 +174,12 @@ def test_a_host_leaves_room_on_the_disk(here, monkeypatch):
     """What it has written is gone on with as soon as there is room."""
     to, free = Mirror(here, PART, 1 << 20), mirror.FLOOR + 10
     monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), free))
-    to.append(Piece.of(EVENTS, 0, b"x" * 10))
+    to.append(Piece(EVENTS, 0, b"x" * 10))
     with pytest.raises(OSError, match="512 MiB would be free on the disk"):
-        to.append(Piece.of(EVENTS, 10, b"y" * 11))
+        to.append(Piece(EVENTS, 10, b"y" * 11))
     free = mirror.FLOOR * 2
     assert [at.offset for at in to.at()] == [10]
-    to.append(Piece.of(EVENTS, 10, b"y" * 20))
+    to.append(Piece(EVENTS, 10, b"y" * 20))
     assert (here / EVENTS).stat().st_size == 30
 
 
@@ -188,13 +188,13 @@ def test_a_break_is_told_since_it_began_and_the_next_one_anew(here, monkeypatch)
     clock, opens = iter(range(1, 99)), iter([False, False, True, False])
 
     def note(*_):
-        told.append(way.status.since)
+        told.append(way.part.since)
         if len(told) == 5:
-            way._over.set()
+            way._given_up.set()
 
     def serve(host):
         if next(opens):
-            way._set(broken=None, since=None)
+            way._note(problem=None, since=None)
             note()
         raise Unreachable("gpu1", "no answer")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,7 @@ import gpu_engine
 from gpu_engine.common.errors import SpecError
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.checkup import Met
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import nodes, survey
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.spec.host_names import HostDevices
@@ -106,19 +106,21 @@ def test_what_is_no_host_is_refused_when_it_is_read(hosts):
         spec(hosts)
 
 
-def _met(name, skew=0.0, doubt=0.01, **more):
-    one = machine(name, **more)
-    return survey.Asked(one.host, one.welcome, one.inventory, HostDevices(name),
-                        Met(one.welcome, one.inventory, skew, doubt, 0.0, None))
+def _met(name, skew=0.0, **more):
+    return replace(machine(name, **more), skew=skew)
 
 
-def test_what_does_not_fit_between_hosts():
-    """Another version, a machine twice, another torch. A clock that is off by more than the
-    question took is told, and keeps nobody from using the host."""
+def test_what_does_not_fit_between_hosts(monkeypatch):
+    """Another version, a machine twice, another torch. A clock that is off is told, and keeps
+    nobody from using the host."""
     torch = Build("2.13.0+cu130", "13.0", None)
     met = [_met("a", torch=torch), _met("b", version="0.0.9"), _met("c", skew=-5.0),
-           _met("d", skew=1.5, doubt=0.6), _met("e", boot="a")]
-    said = {p.value: p.message for p in survey._unlike(met)}
+           _met("d", skew=0.9), _met("e", boot="a")]
+    there = {one.name: one for one in met}
+    monkeypatch.setattr(survey, "meet", lambda host, *_, **__: there[host.name])
+    with pytest.raises(SpecError) as err:
+        survey.survey([HostDevices(n) for n in there], [m.host for m in met], [()] * 5, [None] * 5)
+    said = {p.value: p.message for p in err.value.problems}
     assert set(said) == {"b", "e"}
     assert "0.0.9" in said["b"]
     assert [w.partition(", and")[0] for w in survey.clocks(met)] \

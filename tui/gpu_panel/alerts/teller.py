@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_panel import themed
+from gpu_panel import theme
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import record
 from gpu_panel.launch import row_keys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpu_panel.alerts.news import News, RunsNews
     from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.run_line import RunLine
-    from gpu_panel.themed import ThemedApp
+    from gpu_panel.theme import ThemedApp
 
 EVERY = 1.5
 """Seconds between two polls."""
@@ -52,13 +52,13 @@ class Teller:
     def on(self) -> bool:
         """Whether the person wants bell and notifications."""
         if self._chosen is None:
-            self._chosen = themed.read().get("tell") is not False
+            self._chosen = theme.read().get("tell") is not False
         return self._chosen
 
     def turn(self) -> bool:
         """Turn them on or off, also for the next start. Returns which. Raises OSError."""
         self._chosen = not self.on
-        themed.keep("tell", lambda: self._chosen)
+        theme.keep("tell", lambda: self._chosen)
         return self._chosen
 
     def note_runs(self, lines: Sequence[RunLine]) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, inf, isfinite, log10
 
+from gpu_engine.common import units
 from gpu_engine.common.series import Series
 from gpu_engine.common.ticks import step_ticks, ticks
 from gpu_panel.charts.braille import Point
-from gpu_panel.common import units
 
 FLAT = 1e-3
 """A range narrower than this share of its middle is drawn as a flat line, not enlarged to noise."""

@@ -182,18 +182,17 @@ go to another device. Commands of your own (settings.toml) get the process under
         self.shown = DeviceDetails()
 
     def show_device(self, device: str | None) -> None:
-        """Show the device of this row, and have its bus measured if it is here; None: no device."""
+        """Show the device of this row; None: no device."""
         self._device = device
         self.paint()
 
     def paint(self) -> None:
-        """Draw the latest sample of the device. The bus is measured of this machine's alone."""
+        """Draw the latest sample of the device."""
         from gpu_engine.devices import leases  # only where details are shown
 
         source, (host, name) = self._source, row_keys.split(self._device or "")
         machine = source.machine(host) if self._device is not None else None
         device = machine.find(name) if machine is not None else None
-        source.watch_bus(*([device.id] if device is not None and host is None else []))
         self.shown = DeviceDetails()
         title = "Device"
         if machine is not None and device is not None:

@@ -14,7 +14,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.columns import memory_share
 from gpu_engine.devices.records import Device, Inventory, Snapshot
-from gpu_engine.remote.reach.records import LOCAL, Host
+from gpu_engine.remote.reach.hosts import LOCAL, Host
 from gpu_panel.common.background import in_thread, leave
 from gpu_panel.launch import row_keys
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.sampler import Sampler
-    from gpu_engine.remote.reach.remote_devices import HostSeen
-    from gpu_engine.remote.reach.watcher import Watcher
+    from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 
 READINGS = 3
 """The number of snapshots by which it is judged whether a device is free."""
@@ -112,11 +111,6 @@ class Machine:
     """What is known of another machine."""
 
     @property
-    def refusal(self) -> str | None:
-        """Why no device of it can be ticked; None if they can."""
-        return None if self.seen is None or self.seen.can_run else self.seen.reason or ""
-
-    @property
     def devices(self) -> tuple[Device, ...]:
         return self.inventory.devices if self.inventory is not None else ()
 
@@ -157,10 +151,10 @@ class DeviceSource:
 
     async def watch_hosts(self, named: Sequence[str] = ()) -> None:
         """Watch the machines in hosts.toml and those that are named."""
-        from gpu_engine.remote.reach import file
+        from gpu_engine.remote.reach import hosts
 
         try:
-            there = await in_thread(file.known)
+            there = await in_thread(hosts.read)
             self.hosts_problem = None
         except UserError as err:
             there, self.hosts_problem = {}, str(err)
@@ -271,17 +265,12 @@ class DeviceSource:
             return None if self.inventory is None else [
                 d.id for d in freest(count, self.inventory, self.recent, self.holders)]
         machine = self.machine(host)
-        free = {} if machine is None or machine.refusal is not None else machine.freedom or {}
+        free = {} if machine is None else machine.freedom or {}
         return [row_keys.of(host, name) for name, f in free.items() if f.free][:count]
 
     def age(self) -> float | None:
         """Seconds since the newest snapshot with new figures; None before the first."""
         return self._sampler.age() if self._sampler is not None else None
-
-    def watch_bus(self, *device_ids: str) -> None:
-        """Read the bus rates of these GPUs from now on, and of no others."""
-        if self._sampler is not None:
-            self._sampler.watch_bus(*device_ids)
 
     def close(self) -> None:
         """Let go of the sampler and the hosts; a driver call that hangs is left behind, and so is

@@ -9,25 +9,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import IN_TABLE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
-from gpu_panel.charts.sparkline import bar
-from gpu_panel.common import units
+from gpu_panel.charts.braille import bar
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import Machine, spread
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
-    from gpu_engine.remote.reach.remote_devices import HostSeen
+    from gpu_engine.remote.reach.watcher import HostSeen
     from gpu_panel.launch.device_source import DeviceSource
     from gpu_panel.launch.draft import Draft
     from gpu_panel.launch.run_line import RunLine
 
-TICKED, UNTICKED, NOT_TO_TICK = "▣", "☐", "·"
+TICKED, UNTICKED = "▣", "☐"
 STALE_AFTER = 3.0
 """Seconds after which the age of figures is shown."""
 
@@ -188,7 +188,7 @@ class _Layout:
 def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> _Shown:
     key = machine.key(device)
     on, ours = key in table.ticked, table.ours.get(key)
-    box = TICKED if on else UNTICKED if machine.refusal is None else NOT_TO_TICK
+    box = TICKED if on else UNTICKED
     use = _use(machine, device, sample, ours)
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
@@ -204,7 +204,7 @@ def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) ->
     if ours:
         return str(ours), "accent"
     if freedom is None:
-        return "…" if machine.refusal is None else "users unknown", "dim"
+        return "…", "dim"
     why = clean(freedom.reason)
     if freedom.state == "unhealthy":
         return "! " + why, "bad"
@@ -281,8 +281,7 @@ def _host(seen: HostSeen, now: float, width: int) -> Row:
     if seen.snapshot is not None and seen.snapshot.problem and seen.state == "seen":
         below.append((f"! {seen.snapshot.problem}", "warn"))
     if seen.reason is not None:
-        below.append((f"! {seen.reason}", "bad") if seen.state == "away"
-                     else (f"view only: {seen.reason}", "warn"))
+        below.append((f"! {seen.reason}", "bad"))
     return Row("", (tuple(parts), *((("  " + part, style),) for text, style in below
                                     for part in wrap(clean(text), width - 2))))
 

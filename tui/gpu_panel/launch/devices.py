@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from gpu_engine.common.clean import clean
-from gpu_engine.remote.reach.records import LOCAL
+from gpu_engine.remote.reach.hosts import LOCAL
 from gpu_engine.spec import modes
 from gpu_panel import keys
 from gpu_panel.common.errors import guard, guarded
@@ -240,11 +240,6 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._toggle(event.key)
 
     def _toggle(self, key: str) -> None:
-        machine = self._source.machine(row_keys.split(key)[0])
-        if machine is not None and machine.refusal is not None and key not in self.ticked:
-            self.notify(f"{machine.host}: {machine.refusal}", title="View only",
-                        severity="warning", markup=False)
-            return
         rest = [k for k in self.ticked if k != key]
         self.tick(rest if key in self.ticked else [*rest, key])
 
@@ -261,8 +256,8 @@ w notifies you when the device under the cursor is free, W when any is."""
             return
         shot = machine.snapshot
         lost = {s.device.id for s in (shot.samples if shot else ()) if s.problem}
-        more = [key for device in machine.devices if machine.refusal is None
-                and device.id not in lost and (key := machine.key(device)) not in ticked
+        more = [key for device in machine.devices
+                if device.id not in lost and (key := machine.key(device)) not in ticked
                 and self._source.state_of(key) != "leased"]
         rest = [key for key in ticked if row_keys.split(key)[0] != self._host]
         if not more and len(rest) == len(ticked):

@@ -10,17 +10,17 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.records import Device, HostSample, Inventory, Snapshot
 from gpu_engine.runs import disk_room
 from gpu_panel import readonly
-from gpu_panel.common import units
-from gpu_panel.common.units import UNKNOWN
 from gpu_panel.launch.device_source import DeviceSource
 
 
 class HostBar(Widget):
-    """Host, GPUs, their power and driver on the left; processor, memory, disk, network and time on
+    """Host, GPUs, their power and driver on the left; processor, memory, disk and time on
     the right. If there is too little room, the least important parts are dropped."""
 
     def __init__(self, source: DeviceSource) -> None:
@@ -40,8 +40,8 @@ class HostBar(Widget):
         def gap() -> int:
             return self.size.width - 2 - cell_len(" · ".join(left) + "  ".join(right.values()))
 
-        # The network goes first, then driver and power, then the disk unless it is nearly full.
-        for name in ("net", "left", "left", "left", "memory" if full else "disk", "memory", "CPU"):
+        # Driver and power go first, then the disk unless it is nearly full.
+        for name in ("left", "left", "left", "memory" if full else "disk", "memory", "CPU"):
             if gap() >= 2:
                 break
             if name != "left":
@@ -86,8 +86,4 @@ def _figures(sample: HostSample) -> dict[str, str]:
         size = f"{free / 2**30:,.0f}G" if free >= 9.95 * 2**30 else \
             f"{free / 2**30:.1f}G" if free >= 0.95 * 2**30 else f"{free / 2**20:.0f}M"
         out["disk"] = f"disk {size} free"
-    if sample.net_sent is not None or sample.net_received is not None:
-        sent, received = (UNKNOWN if rate is None else f"{units.size(rate)}/s"
-                          for rate in (sample.net_sent, sample.net_received))
-        out["net"] = f"net ↑ {sent} ↓ {received}"
     return out | {"time": time.strftime("%H:%M")}

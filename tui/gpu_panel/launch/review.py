@@ -18,9 +18,9 @@ from gpu_engine.interpreters import choose
 from gpu_engine.launching import preflight
 from gpu_engine.launching.launcher import Prepared, prepare
 from gpu_engine.plan.records import Interpreter, LaunchPlan
+from gpu_engine.remote.reach.hosts import LOCAL, Host
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
-from gpu_engine.remote.reach.records import LOCAL, Host
-from gpu_engine.remote.reach.remote_devices import HostSeen
+from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import nodes, survey
 from gpu_engine.runs import disk_room
 from gpu_engine.spec.modes import MEETING_PORT

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpu_engine.devices.records import Inventory
-from gpu_engine.remote.reach.records import LOCAL, BadName, HostDevices, parse_all
+from gpu_engine.remote.reach.hosts import LOCAL, BadName, HostDevices, parse_all
 
 ANY = ""
 """Stands for any device."""

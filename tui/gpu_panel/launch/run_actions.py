@@ -122,17 +122,18 @@ def _remove(going: Iterable[Run]) -> None:
     """Remove these runs. Raises UserError at the end, naming every run of which something stays."""
     from gpu_engine.remote.run.removal import Removal
 
-    with Removal() as removal:
-        def remove(run: Run) -> None:
-            outcome = removal.remove(run)
-            stays = [f"run {run.id} on {text}" for text in outcome.stays]
-            if outcome.here is None:
-                stays.append("So it stays here, too; gpu-engine runs rm --here removes it here all "
-                             "the same.")
-            if stays:
-                raise UserError("\n".join(stays))
+    removal = Removal()
 
-        _each(going, remove)
+    def remove(run: Run) -> None:
+        outcome = removal.remove(run)
+        stays = [f"run {run.id} on {text}" for text in outcome.stays]
+        if outcome.here is None:
+            stays.append("So it stays here, too; gpu-engine runs rm --here removes it here all "
+                         "the same.")
+        if stays:
+            raise UserError("\n".join(stays))
+
+    _each(going, remove)
 
 
 Change = Callable[[Notes], Notes]

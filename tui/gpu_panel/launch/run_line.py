@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.runs.query import Asked
 from gpu_engine.spec import modes
-from gpu_panel.charts.sparkline import sparkline
-from gpu_panel.common import units
+from gpu_panel.charts.braille import sparkline
 from gpu_panel.common.rows import Line, Part, Row, cells, fit
 from gpu_panel.run.states import glyph, tone
 

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpu_engine.runs import query
-from gpu_panel import keys, readonly, themed
+from gpu_panel import keys, readonly, theme
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskLine
@@ -357,7 +357,7 @@ compares them. Esc clears the marks, then the filter."""
 
     def _read_choices(self) -> None:
         self._choices_read = True
-        kept = themed.read().get("runs")
+        kept = theme.read().get("runs")
         if isinstance(kept, dict):
             names, order = kept.get("columns"), kept.get("order")
             if isinstance(names, list):
@@ -369,7 +369,7 @@ compares them. Esc clears the marks, then the filter."""
     @work(exit_on_error=False, group="choices", exclusive=True)
     async def _keep_choices(self) -> None:
         try:
-            await in_thread(lambda: themed.keep("runs", lambda: {
+            await in_thread(lambda: theme.keep("runs", lambda: {
                 "columns": list(self.columns), "order": self.order, "turned": self.turned}))
         except OSError as err:
             self.notify(f"The columns can't be saved: {err}", severity="warning", markup=False)
@@ -552,7 +552,7 @@ compares them. Esc clears the marks, then the filter."""
     @guarded("export")
     async def action_export(self) -> None:
         """Write a report of the marked runs, or of the one under the cursor, or their figures."""
-        from gpu_panel.export.exporting import export
+        from gpu_panel.exporting import export
 
         if targets := self.targets:
             await export(self.app, [line.id for line in targets])

@@ -21,8 +21,7 @@ from textual.timer import Timer
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import PaneScreen
+from gpu_panel.common.panes import PaneBar, PaneScreen
 from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane
@@ -197,8 +196,6 @@ class LaunchScreen(PaneScreen):
         self._paint_detail()
 
     def on_screen_suspend(self) -> None:
-        if not self.is_seen:
-            self.source.watch_bus()  # no bus rates while the details are hidden
         self.preview.rest()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
@@ -422,7 +419,6 @@ class LaunchScreen(PaneScreen):
     def _close_detail(self) -> None:
         if self.detail_open:
             self.remove_class("-detail")
-            self.source.watch_bus()
             if self.detail.has_focus:
                 self.devices.focus()
 

@@ -9,13 +9,13 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
 from gpu_engine.events import notices
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.plan.own_command import on_stop
 from gpu_engine.runs.state import Notice, State
-from gpu_panel.common import units
 from gpu_panel.common.painting import put
 from gpu_panel.run.doing import missing, name_ranks, why_still
 from gpu_panel.run.headline import DOT

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import hangs
 from gpu_engine.diagnose.hangs import SILENT
 from gpu_engine.events.rank_view import RankView
-from gpu_panel.common import units
 from gpu_panel.run.states import GLYPHS
 from gpu_panel.run.store import RunStore
 

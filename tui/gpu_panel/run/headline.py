@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
-from gpu_panel.common import units
 from gpu_panel.run.doing import standing_still
 from gpu_panel.run.states import WARNING, colour, glyph
 from gpu_panel.run.store import RunStore

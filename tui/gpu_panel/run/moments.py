@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.events import schema
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark
-from gpu_panel.common import units
 
 
 class RunClock:

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import steps
 from gpu_engine.events.rank_view import RankView
 from gpu_panel import keys
-from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures

@@ -24,8 +24,7 @@ from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.painting import put
-from gpu_panel.common.pane_bar import PaneBar
-from gpu_panel.common.panes import Pane, StoreScreen
+from gpu_panel.common.panes import Pane, PaneBar, StoreScreen
 from gpu_panel.common.picking import pick
 from gpu_panel.run import subjects
 from gpu_panel.run.banner import Banner, banner
@@ -221,7 +220,7 @@ class RunScreen(StoreScreen):
 
     @work(exit_on_error=False, group="export")
     async def action_export(self) -> None:
-        from gpu_panel.export.exporting import export
+        from gpu_panel.exporting import export
 
         with guard(self.app):
             await export(self.app, [self.run_folder.id])

@@ -12,6 +12,7 @@ from textual import work
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.procs import describe_exit
 from gpu_engine.diagnose import traces
@@ -20,7 +21,6 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job, notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import AttemptRecord, State
-from gpu_panel.common import units
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, Sheet
 from gpu_panel.common.painting import put

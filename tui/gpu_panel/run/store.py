@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import cast
 
@@ -30,7 +30,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import Followed
-from gpu_panel.run import losses, recorded
+from gpu_panel.run import recorded
 from gpu_panel.run.devices import DeviceFigures
 from gpu_panel.run.moments import Moments, RunClock
 from gpu_panel.run.recorded import Recorded
@@ -278,10 +278,45 @@ class RunStore(Followed):
                 if found is None:
                     found = self.others[index] = OtherOptimizer((other.name or str(index))[:40])
                     self.others = dict(sorted(self.others.items()))
-                losses.add(found.loss, rank, (other,))
+                add_losses(found.loss, rank, (other,))
         steps = [event for event in steps if event.n]  # 0: only other optimizers have stepped
         if steps:
-            losses.add(self.loss, rank, steps)
+            add_losses(self.loss, rank, steps)
             self.recorded.stepped(rank, steps)
         if memory:
             self.memory.add(rank, [int(self.clock.seconds(e.t) or 0) for e in memory], memory)
+
+
+# --- losses of step events, many at a time --------------------------------------------------------
+
+StepEvent = schema.Step | schema.Other
+
+
+def add_losses(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> None:
+    """Add the losses of these events of a rank, in the order of its file."""
+    if events and all(event.losses for event in events):
+        first = events[0].step - len(events[0].losses) + 1
+        values = list(chain.from_iterable(event.losses for event in events))
+        if first >= 0 and all(
+                event.step - len(event.losses) == before.step
+                for before, event in pairwise(events)):
+            # Nearly always: each step's loss, and no step is missing.
+            series.extend(rank, range(first, events[-1].step + 1), values)
+            return
+    steps: list[int] = []
+    values, los, his = list[float](), list[float](), list[float]()
+    for event in events:
+        if event.losses:
+            each = range(max(event.step - len(event.losses) + 1, 0), event.step + 1)
+            known = event.losses[len(event.losses) - len(each):]
+            steps += each
+            values += known
+            los += known
+            his += known
+        elif event.loss is not None:
+            steps.append(event.step)
+            values.append(event.loss)
+            los.append(event.loss if event.loss_min is None else event.loss_min)
+            his.append(event.loss if event.loss_max is None else event.loss_max)
+    if steps:
+        series.extend(rank, steps, values, los, his)

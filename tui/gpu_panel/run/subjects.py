@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series
 from gpu_engine.common.ticks import time_ticks
@@ -15,7 +16,6 @@ from gpu_engine.common.units import GIB
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve
 from gpu_panel.charts.series import RankSeries
-from gpu_panel.common import units
 from gpu_panel.run import devices, recorded
 from gpu_panel.run.recorded import RankValues
 from gpu_panel.run.store import RunStore

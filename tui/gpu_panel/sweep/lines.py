@@ -1,13 +1,16 @@
-"""The table of a sweep as rows of text. Pure."""
+"""The table of a sweep as rows of text, and what has been read for it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.sweep import table as sweep_table
+from gpu_engine.sweep.figures import FiguresOf
+from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import FAILED, RUNNING, By, One, Point, failures
-from gpu_panel.common import units
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.run.states import glyph, tone
 
@@ -124,3 +127,30 @@ def _text(text: str, style: str = "dim") -> Row:
 def progress(members: Sequence[One]) -> bool:
     """Whether any of them may still change by itself."""
     return any(one.kind == RUNNING or one.state == "queued" for one in members)
+
+
+# --- what has been read ---------------------------------------------------------------------------
+
+class Gathered(NamedTuple):
+    group: Group
+    members: list[One]
+    by: By
+    """The value that decides unless a person says otherwise."""
+
+
+class SweepStore:
+    """Reads a sweep and remembers what it has read of members that have ended."""
+
+    def __init__(self, sweep: str) -> None:
+        self.sweep = sweep
+        self._figures = FiguresOf()
+        self.last: Gathered | None = None
+
+    def gather(self) -> Gathered:
+        """The members as they are now. Blocks. Raises UserError if the sweep is gone."""
+        before = self.last
+        group = before.group if before is not None else find(self.sweep)
+        members = read(group, self._figures.read)
+        by = before.by if before is not None else default_by(group, members)
+        self.last = Gathered(group, members, by)
+        return self.last

@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 from gpu_engine.devices.backends import visible
 from gpu_engine.devices.backends.registry import (
     PROCESSES_EVERY,
-    SLOW_EVERY,
     Backend,
     DriverLost,
     GpuReader,
@@ -123,10 +122,9 @@ class Card:
     """Its render node, below /dev."""
 
 
-def find(root: Path) -> tuple[list[Card], int, int]:
-    """All whole GPUs that ROCm can see, with its numbers. Beside them, how many it can't as they
-    are not accessible here, and how many are partitions."""
-    nodes, hidden = [], 0
+def find(root: Path) -> list[Card]:
+    """All whole GPUs that ROCm can see, with its numbers."""
+    nodes = []
     for name in Folder(root, _NODES).names():
         node = Folder(root, f"{_NODES}/{name}")
         gpu_id, properties = node.number("gpu_id"), node.table("properties")
@@ -134,8 +132,7 @@ def find(root: Path) -> tuple[list[Card], int, int]:
             continue  # a processor
         render = f"dri/renderD{properties.get('drm_render_minor')}"
         if not properties or not (root / "dev" / render).exists():
-            hidden += 1  # what a container may not use can't even be read
-            continue
+            continue  # what a container may not use can't even be read
         # location_id is bus and device in 8 and 5 bits. Below them, or in the highest four, stands
         # the partition (rocm_smi_main.cc).
         place = properties.get("location_id", 0)
@@ -150,34 +147,14 @@ def find(root: Path) -> tuple[list[Card], int, int]:
         # Without a number of its own, a card is known by its place, which presets can keep as well.
         serial = properties.get("unique_id", 0)
         uuid = f"GPU-{serial:016x}" if serial else f"PCI-{address}"
-        memory = None if _memory_is_hosts(folder) else folder.number("mem_info_vram_total") or None
-        device = Device(str(index), "gpu", _model(folder, properties), index=index, uuid=uuid,
-                        memory_total=memory)
+        # A server's card names itself; of others, the architecture is known.
+        name, version = folder.text("product_name"), properties.get("gfx_target_version", 0)
+        if name is None or not name.isprintable():
+            name = f"AMD GPU gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+        device = Device(str(index), "gpu", name, index=index, uuid=uuid,
+                        memory_total=folder.number("mem_info_vram_total") or None)
         cards.append(Card(device, node_folder, gpu_id, f"{_PCI}/{address}", render))
-    return cards, hidden, len(nodes) - len(cards)
-
-
-def _model(folder: Folder, properties: Mapping[str, int]) -> str:
-    """The model as a server's card names itself; of others, the architecture."""
-    own = folder.text("product_name")
-    if own is not None and own.isprintable():
-        return own
-    version = properties.get("gfx_target_version", 0)
-    return f"AMD GPU gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-
-
-def _memory_is_hosts(folder: Folder) -> bool:
-    """Whether the GPU is a part of the processor that works in the machine's memory: it can take
-    more of that than it has of its own. One that the firmware has given most of the memory is a GPU
-    with memory of its own to us."""
-    sensors = _sensors(folder)
-    return folder.text(f"{sensors}/in1_label") == "vddnb" and (
-        folder.number("mem_info_vram_total") or 0) < (folder.number("mem_info_gtt_total") or 0)
-
-
-def _sensors(folder: Folder) -> str:
-    """The folder of the card's sensors, "hwmon/hwmon3"."""
-    return next((f"hwmon/{path.name}" for path in folder.path.glob("hwmon/hwmon*")), "hwmon/none")
+    return cards
 
 
 class Amd(Backend):
@@ -198,18 +175,13 @@ class Amd(Backend):
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
         """Find the GPUs that ROCm's variables in `environ` make visible."""
-        nothing, (cards, hidden, partitions) = self.nothing(environ), find(self.root)
+        nothing, cards = self.nothing(environ), find(self.root)
         offered, problem = visible.rocm([c.device for c in cards], environ), None
         if not (self.root / _KFD).is_dir():
             problem = _NOT_LOADED
-        elif partitions:
-            problem = (f"{partitions} partitions of AMD cards are not offered: the driver does not "
-                       "say how much each is used (sudo amd-smi set --compute-partition SPX makes "
-                       "whole cards of them)")
-        elif hidden and not cards:
-            problem = (f"AMD GPUs in this machine that can't be used from here: {hidden}, as "
-                       f"/dev/dri has no render node for them ({_GIVE})")
-        elif cards and not offered:
+        elif not cards:
+            problem = f"no AMD GPU can be used from here ({_GIVE}), or all are divided (CPX)"
+        elif not offered:
             problem = (f'{nothing.visible_variable} is "{nothing.inherited_visible}" here, which '
                        f"makes none of the {len(cards)} devices visible")
         # The kernel's own driver has no version; AMD's package has.
@@ -220,7 +192,7 @@ class Amd(Backend):
         """A reader for each device. Raises `DriverLost`."""
         if not Folder(self.root, _NODES).names():
             raise DriverLost(_NOT_LOADED)
-        owners = Owners(device_files="/dev/kfd")
+        owners = Owners()
         return [AmdReader(self.root, device, owners) for device in devices]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
@@ -256,7 +228,7 @@ class AmdReader(GpuReader):
         if card is None or Folder(self._root, card.node).number("gpu_id") != card.gpu_id:
             # Not known yet, or not where it was. Only then other cards' files are read, as theirs
             # may hang.
-            self._card = card = next((c for c in find(self._root)[0]
+            self._card = card = next((c for c in find(self._root)
                                       if c.device.uuid == self.device.uuid), None)
         if card is None:
             return self.failed(Amd.gone, lost=True)
@@ -271,21 +243,22 @@ class AmdReader(GpuReader):
         if folder.text("power/runtime_status") in ("suspended", "suspending"):
             # To read its sensors would wake it (before Linux 6.15) or fail. It does nothing, which
             # is known without reading it; its memory the driver counts itself.
-            values |= {"utilization": 0.0, "notes": ("it sleeps, and the first process that uses "
-                                                     "it wakes it",)}
-            values |= dict.fromkeys(("power", "temperature"))
+            values |= {"utilization": 0.0, "power": None, "temperature": None}
         else:
             busy = folder.number("gpu_busy_percent", 100)
             if folder.errors & {errno.ENODEV, errno.ENXIO, errno.EIO}:
                 return self.failed(_LOST, lost=True)
-            values |= {"utilization": None if busy is None else busy / 100, "notes": ()}
-            values |= _sensed(folder)
+            # Cards without a cooler of their own (Instinct) have no temperature of an edge, but one
+            # of their hottest place, and newer ones the power of the moment only.
+            at = next((f"hwmon/{path.name}/" for path in folder.path.glob("hwmon/hwmon*")), "")
+            heat, power = (
+                next(filter(None, (folder.number(at + name) for name in names)), None)
+                for names in (("temp1_input", "temp2_input"), ("power1_average", "power1_input")))
+            values |= {"utilization": None if busy is None else busy / 100,
+                       "temperature": None if heat is None else heat / 1000,
+                       "power": None if power is None else power / 1e6}
         if self.due(PROCESSES_EVERY):
             values["processes"] = self._processes(card)
-        if self.due(SLOW_EVERY):
-            values["memory_is_hosts"] = _memory_is_hosts(folder)
-        if values.get("memory_is_hosts", self.last.memory_is_hosts):
-            values |= {"memory_used": None, "memory_total": None}
         return self.update(values)
 
     def _processes(self, card: Card) -> tuple[DeviceProcess, ...] | None:
@@ -305,18 +278,3 @@ class AmdReader(GpuReader):
                     for queue in Folder(process.path, "queues").names()):
                 present.append(self._owners.process(int(pid), memory, "compute"))
         return tuple(present)
-
-
-def _sensed(folder: Folder) -> dict[str, Any]:
-    """What the sensors say: watts, and degrees of the GPU's edge, or else of its hottest place, as
-    cards without a cooler of their own (Instinct) have no other. Newer cards have the power of the
-    moment only."""
-    sensors = _sensors(folder)
-    power = folder.number(f"{sensors}/power1_average") or folder.number(f"{sensors}/power1_input")
-    limit = folder.number(f"{sensors}/power1_cap")
-    heat = folder.number(f"{sensors}/temp1_input", 200_000)
-    if heat is None:
-        heat = folder.number(f"{sensors}/temp2_input", 200_000)
-    return {"temperature": None if heat is None else heat / 1000,
-            "power": None if power is None else power / 1e6,
-            "power_limit": None if limit is None else limit / 1e6}

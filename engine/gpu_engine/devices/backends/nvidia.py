@@ -8,11 +8,13 @@ in the probe, where a thread for each GPU may hang.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gpu_engine.devices.backends import nvml, visible
@@ -25,9 +27,9 @@ from gpu_engine.devices.backends.registry import (
     Reader,
 )
 from gpu_engine.devices.host import Owners
-from gpu_engine.devices.probe import NVML, in_search_path
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, ProcessKind, Sample
 
+NVML = "libnvidia-ml.so.1"
 _MOST_MEMORY = 1 << 48
 _COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
@@ -38,10 +40,6 @@ def _percent(value: int) -> float:
 
 def _milli(value: int) -> float:
     return value / 1000
-
-
-def _kilo(value: int) -> float:
-    return value * 1000.0
 
 
 def _mega(value: int) -> int:
@@ -72,10 +70,6 @@ _RARELY: tuple[_Row, ...] = (
     ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", (), 1, 15, int),
     ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", (), 1, 64, int),
 )
-_BUS: tuple[_Row, ...] = (  # each measures for 20 ms, in units of 1000 bytes per second
-    ("pcie_sent", "nvmlDeviceGetPcieThroughput", (0,), 0, 1 << 32, _kilo),
-    ("pcie_received", "nvmlDeviceGetPcieThroughput", (1,), 0, 1 << 32, _kilo),
-)
 _PROCESSES: tuple[tuple[ProcessKind, str], ...] = (
     ("compute", "Compute"), ("mps", "MPSCompute"), ("graphics", "Graphics"))
 
@@ -97,13 +91,13 @@ class Nvidia(Backend):
         """
         import ctypes
 
-        if in_search_path(NVML, os.environ):
+        folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        if any(Path(folder, NVML).exists() for folder in folders if folder):
             return True
-        try:
+        with contextlib.suppress(OSError):
             ctypes.CDLL(NVML)
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def discover(self, environ: Mapping[str, str], patience: float) -> Inventory:
         """Find the GPUs and MIG slices that CUDA_VISIBLE_DEVICES in `environ` makes visible."""
@@ -145,7 +139,7 @@ class Nvidia(Backend):
             raise DriverLost(str(error)) from None
         if driver is None:
             raise DriverLost(self.missing)
-        owners = Owners(device_files="/dev/nvidia")
+        owners = Owners()
         return [NvmlReader(driver, device, owners) for device in devices]
 
     def environment(self, devices: Sequence[Device]) -> dict[str, str]:
@@ -264,7 +258,6 @@ class NvmlReader(GpuReader):
                        "memory_utilization": _share(rates and rates.memory)}
         if self.due(PROCESSES_EVERY):
             values |= _values(gpu, _WITH_PROCESSES)
-            values |= _values(gpu, _BUS) if self.bus else dict.fromkeys(row[0] for row in _BUS)
         if self.due(SLOW_EVERY):
             values |= _values(gpu, _RARELY)
             values |= _remarks(values, gpu.query("nvmlDeviceGetRemappedRows"))

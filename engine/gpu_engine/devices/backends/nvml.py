@@ -52,10 +52,7 @@ _NAMES = {
     "nvmlDeviceGetTemperature": ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
     "nvmlDeviceGetCurrentClocksEventReasons": (
         "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-    "nvmlDeviceGetEnforcedPowerLimit": (
-        "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"),
-} | {name: (f"{name}_v3", f"{name}_v2", name) for name in (
-    f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "MPSCompute", "Graphics"))}
+}
 """The names of a query, the newest first; "@" stands before a version that is an argument."""
 
 

@@ -99,9 +99,6 @@ class Backend(ABC):
 class Reader(ABC):
     """Reads some devices again and again. Each reader is used by one thread."""
 
-    bus = False
-    """Whether to read the rates over the bus too. If that takes long, it is done only on demand."""
-
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = tuple(devices)
 

@@ -8,6 +8,7 @@ that it costs a round trip. Nobody waits for a host without a limit.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import select
@@ -21,24 +22,21 @@ from typing import IO, TypeVar
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import own_program
-from gpu_engine.remote.reach import protocol, reasons, ssh
-from gpu_engine.remote.reach.records import BadName, Host
+from gpu_engine.remote.reach import protocol, ssh
+from gpu_engine.remote.reach.hosts import BadName, Host
 
 OPEN = 30.0
 """Seconds in which our program has to be there."""
 ASK = 60.0
 """Seconds for an answer."""
-_SILENT = 45.0
-"""Seconds without a sign of life of a command that goes on, after which it is given up."""
 _SLOWEST = 64 << 10
 """Bytes a second with which what is sent has to be taken."""
 _NOISE = 1 << 20
 """Bytes that a login shell may print before our program begins."""
 _ODD = 1000
 """Lines that are no answers, which are passed over in all."""
-_KEPT = 16 << 10
-"""The end of what came on stderr, as much as is kept."""
-
+_WORDS = 16 << 10
+"""Bytes at the end of what was printed, in which it is looked for why it ended."""
 A = TypeVar("A", bound=protocol.Message)
 T = TypeVar("T")
 
@@ -68,22 +66,21 @@ class _Share(Exception):
 
 
 class Shell:
-    """A process that is the way to `host`. A context manager."""
+    """A process that is the way to `host`. A context manager. What ssh and the shell there say of
+    errors comes among what is printed."""
 
     def __init__(self, host: Host, argv: Sequence[str]) -> None:
         self.host = host
         self.over = False
-        self._errors = b""
         self._beat = time.monotonic()
         try:
             self.process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 bufsize=0, env=ssh.environment(),
                 start_new_session=True)  # no terminal to ask at, no Ctrl-C of ours
         except OSError as err:
             raise Unreachable(host.name, f"{argv[0]} can't be started: {err.strerror}") from None
-        self._in, self._out, self._err = (
-            _pipe(p) for p in (self.process.stdin, self.process.stdout, self.process.stderr))
+        self._in, self._out = _pipe(self.process.stdin), _pipe(self.process.stdout)
         os.set_blocking(self._in.fileno(), False)
 
     def read(self, end: float) -> bytes:
@@ -93,68 +90,46 @@ class Shell:
         return os.read(self._out.fileno(), 1 << 18)
 
     def write(self, data: bytes, end: float) -> None:
-        """Tell it all of `data`. Raises as `read`."""
+        """Tell it all of `data`, as far as it takes that: why it did not is read. Raises
+        TimeoutError, Unreachable where it was closed."""
         view = memoryview(data)
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):
             while view:
                 self._wait(self._in.fileno(), select.POLLOUT, end)
                 with contextlib.suppress(BlockingIOError):
                     view = view[os.write(self._in.fileno(), view):]
-        except TimeoutError:
-            raise
-        except (OSError, ValueError):
-            raise Unreachable(self.host.name, self.why(greeted=False)) from None
 
     def _wait(self, fd: int, event: int, end: float) -> None:
         poll = select.poll()
         poll.register(fd, event)
-        with contextlib.suppress(ValueError):  # closed at its end
-            poll.register(self._err.fileno(), select.POLLIN)
         while True:
             now = time.monotonic()
             if self.over:
                 raise Unreachable(self.host.name, "it was closed")
-            ready = [number for number, _ in poll.poll(max(0.0, min(end - now, 0.5)) * 1000)]
-            if fd in ready:
+            if poll.poll(max(0.0, min(end - now, 0.5)) * 1000):
                 return
-            if ready:
-                if not self._take_errors():
-                    poll.unregister(ready[0])
-            elif now >= end:
+            if now >= end:
                 raise TimeoutError
             if now - self._beat > protocol.BEAT and event == select.POLLIN:
                 self._beat = now
                 with contextlib.suppress(OSError, ValueError):
                     os.write(self._in.fileno(), b"\n")
 
-    def _take_errors(self) -> bool:
-        """Whether more may come."""
-        got = os.read(self._err.fileno(), 8192)
-        self._errors = (self._errors + got)[-_KEPT:]
-        if not got:
-            self._err.close()
-        return bool(got)
-
     def end_input(self) -> None:
         """It is told no more."""
         with contextlib.suppress(OSError):
             self._in.close()
 
-    def why(self, *, greeted: bool, printed: str = "") -> str:
-        """Why it has ended, by what ssh and the shell there said, and how it ended. Raises _Share
-        where another connection would do."""
+    def why(self, printed: bytes, *, greeted: bool) -> str:
+        """Why it has ended, by the end of what it printed, and how it ended. Raises _Share where
+        another connection would do."""
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(0.5)
-        poll = select.poll()
-        with contextlib.suppress(OSError, ValueError):
-            poll.register(self._err.fileno(), select.POLLIN)
-            while poll.poll(50) and self._take_errors():
-                continue
-        errors = printed + self._errors.decode(errors="replace")
-        if not greeted and reasons.share_ended(errors, code):
+        text = printed[-_WORDS:].decode(errors="replace")
+        if not greeted and ssh.share_ended(text, code):
             raise _Share
-        return reasons.why(self.host, errors, code, greeted=greeted)
+        return ssh.why(self.host, text, code, greeted=greeted)
 
     def close(self) -> None:
         """End it, from any thread. Takes some seconds at most."""
@@ -173,7 +148,6 @@ class Shell:
         self.close()
         # What its shell has left behind would wait for ever for somebody to read this.
         self._out.close()
-        self._err.close()
 
 
 class Call:
@@ -183,7 +157,8 @@ class Call:
                  seconds: float = OPEN) -> None:
         self.host = host
         self._lines: deque[bytes] = deque()
-        self._odd = 0
+        self._odd: list[bytes] = []
+        """Lines that are no answers."""
         began = time.monotonic()
         self._shell = _either(host, lambda shared: self._greeted(shared, began + seconds))
         self.opened = time.monotonic() - began
@@ -193,7 +168,6 @@ class Call:
             if len(data) > protocol.LONGEST:
                 raise Refused(host.name, f"what it is to be told has {len(data):,} bytes; "
                                          f"{protocol.LONGEST:,} may be")
-            self.sent = time.time()
             self._shell.write(data + content, time.monotonic() + ASK + len(content) / _SLOWEST)
         except TimeoutError:
             self.__exit__()
@@ -208,34 +182,33 @@ class Call:
         mark = f"{protocol.MARK} {word}".encode()
         argv = own_program("gpu_engine", "agent", word) if self.host.is_local \
             else _argv(self.host, shared)
-        shell = Shell(self.host, argv)
+        shell, data = Shell(self.host, argv), b""
         try:
             if not self.host.is_local:
                 shell.write(ssh.script(self.host, word), end)
-            data = b""
             while got := shell.read(end):
                 data += got
                 _, found, behind = data.partition(mark)
                 more, whole, self._rest = behind.partition(b"\n")
                 if found and whole:
                     if more.endswith(ssh.NOT_THERE.encode()):
-                        raise Unreachable(self.host.name, reasons.not_there(self.host))
+                        raise Unreachable(self.host.name, ssh.not_there(self.host))
                     return shell
                 if len(data) > _NOISE:
                     raise Unreachable(self.host.name, "its login shell prints without end, and no "
                                                       "agent begins")
-            raise Unreachable(self.host.name, shell.why(greeted=False))
+            raise Unreachable(self.host.name, shell.why(data, greeted=False))
         except TimeoutError:
             with shell:
-                raise Unreachable(self.host.name, shell.why(greeted=False)) from None
+                raise Unreachable(self.host.name, shell.why(data, greeted=False)) from None
         except BaseException:
             shell.__exit__()
             raise
 
     def next(self, seconds: float | None = ASK) -> protocol.Answer:
-        """The next answer, within `seconds`; None: however long it takes, while there is a sign of
-        life. Raises Unreachable where none comes, Refused for `Failed`."""
-        end = time.monotonic() + (seconds or _SILENT)
+        """The next answer, within `seconds`; None: however long it takes, as ssh ends by itself
+        where a connection was cut. Raises Unreachable where none comes, Refused for `Failed`."""
+        end = time.monotonic() + seconds if seconds else math.inf
         try:
             while True:
                 while self._lines:
@@ -245,8 +218,9 @@ class Call:
                         if isinstance(answer, protocol.Failed):
                             raise Refused(self.host.name, answer.message)
                         return answer
-                    self._odd += bool(line.strip())  # a job of the login shell printed something
-                    if self._odd > _ODD:
+                    if line.strip():  # a job of the login shell printed something
+                        self._odd.append(line[-_WORDS:])
+                    if len(self._odd) > _ODD:
                         raise protocol.BadMessage(f"{_ODD} lines that are none of an agent's")
                 *lines, self._rest = self._rest.split(b"\n")
                 self._lines += lines
@@ -256,14 +230,14 @@ class Call:
                     raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
                 got = self._shell.read(end)
                 if not got:
-                    raise Unreachable(self.host.name, self._shell.why(greeted=True))
-                end = end if seconds else time.monotonic() + _SILENT
+                    printed = b"\n".join((*self._odd, self._rest))
+                    raise Unreachable(self.host.name, self._shell.why(printed, greeted=True))
                 self._rest += got
         except protocol.BadMessage as err:
             raise Unreachable(self.host.name, f"what came from there is none of an agent's: {err}"
                               ) from None
         except TimeoutError:
-            raise Unreachable(self.host.name, f"no answer within {seconds or _SILENT:.0f} s"
+            raise Unreachable(self.host.name, f"no answer within {seconds or 0:.0f} s"
                               ) from None
 
     def expect(self, kind: type[A], seconds: float = ASK) -> A:
@@ -330,8 +304,7 @@ def _run(host: Host, script: bytes, end: float, most: int, shared: bool) -> Ran:
                     code = shell.process.wait(10)
         _, begun, behind = bytes(out).partition(mark)
         if not begun:
-            raise Unreachable(host.name, shell.why(
-                greeted=False, printed=out.decode("utf-8", "replace")))
+            raise Unreachable(host.name, shell.why(bytes(out), greeted=False))
     return Ran(behind.decode("utf-8", "replace"), code)
 
 

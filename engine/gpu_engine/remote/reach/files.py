@@ -15,7 +15,6 @@ SUPERVISOR = "supervisor.log"
 _EVENTS = re.compile(r"ranks/([0-9]{5})\.jsonl")
 _LOG = re.compile(r"ranks/([0-9]{5})\.log")
 _NODE = re.compile(r"node([0-9]{1,4})\.log")
-_CHECKPOINT = re.compile(r"step-[0-9]{8}/[a-z]{1,16}(?:-[0-9]{1,5})?\.(?:json|pt)")
 
 
 def of_run(name: str) -> bool:
@@ -40,8 +39,3 @@ def here(name: str, host: str, ranks: Collection[int], node: int) -> str | None:
         return name if int(of_rank[1]) in ranks else None
     of_node = _NODE.fullmatch(name)
     return name if of_node is not None and int(of_node[1]) == node else None
-
-
-def of_checkpoint(name: str) -> bool:
-    """Whether it is a file of a checkpoint, relative to the folder of checkpoints."""
-    return _CHECKPOINT.fullmatch(name) is not None

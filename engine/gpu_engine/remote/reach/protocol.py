@@ -3,8 +3,8 @@ line of JSON, `{"kind": "stop", …}`, on its standard input, and the answers to
 its standard output. Then it ends.
 
 Most requests have one answer. `Watch` and `Follow` have many, until nobody reads them or what is
-followed ends; between them empty lines say, in both directions, that somebody is still there.
-`Failed` can be the answer to any.
+followed ends; empty lines say meanwhile that somebody here still does. `Failed` can be the answer
+to any.
 
 What a host sends is not trusted: sizes are bounded, types hold, and its texts are made harmless
 for a terminal as they are read (`answer`). What is missing, too large or of another type spoils the
@@ -15,7 +15,6 @@ of a host it could be told by hand.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,7 +27,7 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.runs.state import State
 
-VERSION = 4
+VERSION = 5
 """Raised where an older program there or here would misunderstand."""
 SILENCE = 90.0
 """Seconds without a word from here after which a `Watch` or `Follow` ends: a connection can be cut
@@ -41,7 +40,7 @@ whatever a login shell printed before is not ours."""
 LONGEST = 1 << 20
 """Bytes of one line, at most."""
 PIECE = 256 << 10
-"""Bytes of a file in one message, at most, before they are packed."""
+"""Bytes of a file in one message, at most."""
 TEXT = 1 << 16
 """Characters of one text, at most."""
 ITEMS = 4096
@@ -60,20 +59,18 @@ class Message(msgspec.Struct, tag_field="kind"):
 # --- requests ------------------------------------------------------------------------------------
 
 class Hello(Message, tag="hello"):
-    """Who are you? Answered by `Clock` at once, by `Welcome`, and by what else is asked for."""
+    """Who are you? Answered by `Welcome`."""
 
     folders: tuple[str, ...] = ()
     """Where a run would start: the first that exists. It decides which interpreter it gets."""
-    devices: bool = False
-    """Whether `Devices` follows."""
     slots: bool = False
     """The slots of its processor, although it has GPUs."""
     code: str | None = None
-    """The name of the code of which `CodeState` is to tell. It is kept for a day from now on."""
+    """The name of the code of which it is to tell. It is kept for a day from now on."""
 
 
 class Watch(Message, tag="watch"):
-    """Answered by `Welcome` and `Devices`, then by a `Looked` every `interval` seconds."""
+    """Answered by `Welcome`, then by a `Looked` every `interval` seconds."""
 
     interval: float = 1.0
     folders: tuple[str, ...] = ()
@@ -171,14 +168,13 @@ class Stacks(Message, tag="stacks"):
     ranks: tuple[int, ...]
 
 
-class Fetch(Message, tag="fetch"):
-    """The checkpoint that `which` means, by the rules of `gpu-engine export`. Answered by `Chosen`;
-    with `content` also by `Piece`s of its files, the manifest first, and `Done`."""
+class Choose(Message, tag="choose"):
+    """The checkpoint that `which` means, by the rules of `gpu-engine export`. Answered by `Chosen`.
+    """
 
     run: str
     which: str
     best: str | None = None
-    content: bool = False
 
 
 class Remove(Message, tag="remove"):
@@ -191,25 +187,24 @@ class Remove(Message, tag="remove"):
 
 
 class SendCode(Message, tag="send code"):
-    """Keep this code: behind the line come `size` bytes, which zlib unpacks to the list of its
-    files and then their contents. Answered by `CodeState`."""
+    """Keep this code: behind the line come the list of its files, which has `listed` bytes, and
+    their contents, `size` bytes in all. Answered by `CodeKept`."""
 
     name: str
     listed: int
-    """Bytes of the list."""
     size: int
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | Fetch | Remove | SendCode
+    | Choose | Remove | SendCode
 
 
 # --- answers -------------------------------------------------------------------------------------
 
-class Clock(Message, tag="clock"):
-    """Unix seconds there when the request came."""
-
-    clock: float
+class CodeState(Struct):
+    path: str
+    """The folder that holds the code, or would."""
+    there: bool
 
 
 class Welcome(Message, tag="welcome"):
@@ -234,7 +229,7 @@ class Welcome(Message, tag="welcome"):
     place: str
     """Names the disk and folder that runs are kept in: two hosts that share it are one."""
     clock: float
-    """Unix seconds when it was asked."""
+    """Unix seconds when this was sent."""
     addresses: tuple[str, ...] = ()
     """Its own numeric addresses that are not loopback, the one that we came in by first."""
     torch: Build | None = None
@@ -244,17 +239,13 @@ class Welcome(Message, tag="welcome"):
     has torch."""
     lacking: str | None = None
     """Why there is no such interpreter, and what would bring one."""
-    driver: str | None = None
-    cuda: str | None = None
     disk_free: int | None = None
     package: str = ""
     """The folder of `gpu_engine` there; "": it did not say."""
-
-
-class Devices(Message, tag="devices"):
-    """The machine's devices, found once."""
-
-    inventory: Inventory
+    inventory: Inventory = Inventory((), "")
+    """Its devices, found once."""
+    code: CodeState | None = None
+    """Where the code is that was asked for."""
 
 
 class Looked(Message, tag="looked"):
@@ -305,22 +296,7 @@ class Piece(Message, tag="piece"):
     name: str
     offset: int
     data: bytes
-    packed: bool = False
     start: bool = False
-    size: int | None = None
-    """Bytes that the file has now."""
-
-    @classmethod
-    def of(cls, name: str, offset: int, data: bytes, *, start: bool = False,
-           size: int | None = None) -> Piece:
-        """Packed where that makes it shorter."""
-        packed = zlib.compress(data, 1)
-        shorter = len(packed) < len(data)
-        return cls(name, offset, packed if shorter else data, shorter, start, size)
-
-    def content(self) -> bytes:
-        """The bytes. Raises BadMessage, also where there are more than `PIECE`."""
-        return unpacked(self.data, PIECE) if self.packed else self.data
 
 
 class Told(Message, tag="told"):
@@ -348,10 +324,9 @@ class Removed(Message, tag="removed"):
     """Why its code stays, in words."""
 
 
-class CodeState(Message, tag="code state"):
+class CodeKept(Message, tag="code kept"):
     path: str
-    """The folder that holds the code, or would."""
-    there: bool
+    """The folder that holds it."""
 
 
 class Done(Message, tag="done"):
@@ -364,8 +339,8 @@ class Failed(Message, tag="failed"):
     message: str
 
 
-Answer = Clock | Welcome | Devices | Looked | Checked | Listening | Reached | Started | Piece \
-    | Told | Chosen | Removed | CodeState | Done | Failed
+Answer = Welcome | Looked | Checked | Listening | Reached | Started | Piece | Told | Chosen \
+    | Removed | CodeKept | Done | Failed
 
 
 # --- lines ---------------------------------------------------------------------------------------
@@ -402,18 +377,6 @@ def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
             or (isinstance(value, float) and abs(value) <= 1e300):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
-
-
-def unpacked(data: bytes, most: int) -> bytes:
-    """What zlib has packed. Raises BadMessage, also where it is more than `most`, or cut."""
-    unpacking = zlib.decompressobj()
-    try:
-        content = unpacking.decompress(data, most + 1)
-    except zlib.error:
-        raise BadMessage("what was packed can't be unpacked") from None
-    if len(content) > most or not unpacking.eof:
-        raise BadMessage("what was packed is too much at once, or cut")
-    return content
 
 
 def request(line: bytes) -> Request:

@@ -1,40 +1,64 @@
 """Other machines' devices as a live stream: a thread a host, which nobody waits for.
 
 `Watcher.seen` is always complete and reading it never blocks. A host that does not answer keeps
-what was seen of it last, says why, and is tried again after growing pauses. One without our
-program shows its GPUs by `nvidia-smi`, to be looked at only.
+what was seen of it last, says why, and is tried again after growing pauses.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
 
 from gpu_engine import __version__
 from gpu_engine.common import paths
-from gpu_engine.devices.records import Inventory
-from gpu_engine.remote.reach import nvidia_smi, protocol, reasons
+from gpu_engine.devices.availability import Availability
+from gpu_engine.devices.records import Inventory, Snapshot
+from gpu_engine.remote.reach import protocol, ssh
 from gpu_engine.remote.reach.call import Call, HostError
-from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.reach.remote_devices import KEPT, HostSeen
+from gpu_engine.remote.reach.hosts import Host
 
+KEPT = 120
+"""Looks in `HostSeen.recent`: two minutes at one a second."""
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds before a host is tried again, and again."""
-_BY_SMI = 3.0
-"""Seconds between two readings by nvidia-smi."""
-_AGENT_AGAIN = 20
-"""Looks by nvidia-smi after which our program is tried once more: it may have been set up."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeen:
+    """What is known of a host's devices now."""
+
+    host: Host
+    state: Literal["asking", "seen", "away"] = "asking"
+    """asking: not heard of yet; away: it does not answer, and what is shown was seen before."""
+    inventory: Inventory | None = None
+    snapshot: Snapshot | None = None
+    recent: tuple[Snapshot, ...] = ()
+    """The newest snapshots of the devices of `inventory`, oldest first."""
+    freedom: Mapping[str, Availability] = field(default_factory=lambda: MappingProxyType({}))
+    """By device id; a device that is absent has not been judged."""
+    heard: float | None = None
+    """Monotonic time here at which the newest look came."""
+    welcome: protocol.Welcome | None = None
+    """What the agent there said of the machine."""
+    reason: str | None = None
+    """Why it is away, in a sentence to act on."""
+
+    def age(self, now: float | None = None) -> float | None:
+        """Seconds since the newest look; None before the first."""
+        if self.heard is None:
+            return None
+        return max(0.0, (time.monotonic() if now is None else now) - self.heard)
 
 
 class Watcher:
-    """Watches hosts until it is closed. `on_seen` is called in a host's thread with what is new of
-    it."""
+    """Watches hosts until it is closed."""
 
-    def __init__(self, interval: float = 1.0, on_seen: Callable[[HostSeen], None] | None = None
-                 ) -> None:
-        self._interval, self._on_seen = interval, on_seen
+    def __init__(self, interval: float = 1.0) -> None:
+        self._interval = interval
         self._watches: dict[str, _Watch] = {}
 
     @property
@@ -46,7 +70,7 @@ class Watcher:
         """Begin to watch `host`, if that has not begun; returns at once."""
         if host.name in self._watches:
             return
-        watch = self._watches[host.name] = _Watch(host, self._interval, self._on_seen)
+        watch = self._watches[host.name] = _Watch(host, self._interval)
         threading.Thread(target=watch.run, name=f"watch {host.name}", daemon=True).start()
 
     def close(self) -> None:
@@ -55,85 +79,49 @@ class Watcher:
         for watch in watches:
             watch.over.set()
         for watch in watches:
-            watch.close()
+            if watch.call is not None:
+                watch.call.close()
 
 
 class _Watch:
-    def __init__(self, host: Host, interval: float, on_seen: Callable[[HostSeen], None] | None
-                 ) -> None:
+    def __init__(self, host: Host, interval: float) -> None:
         self.seen = HostSeen(host)
         self.over = threading.Event()
-        self._host, self._interval, self._on_seen = host, interval, on_seen
-        self._call: Call | None = None
+        self.call: Call | None = None
+        self._interval = interval
 
     def run(self) -> None:
         failures = 0
         while not self.over.is_set():
             heard = self.seen.heard
-            reason: str | None = self._follow()
-            if reason is not None and reasons.lacks_program(self._host, reason):
-                reason = self._by_smi(reason)
-            if self.over.is_set() or reason is None:
-                continue
+            try:
+                reason = self._follow()
+            except HostError as err:
+                reason = err.reason
             failures = 1 if self.seen.heard != heard else failures + 1
-            self._update(replace(self.seen, state="away", reason=reason))
+            self._update(state="away", reason=reason)
             self.over.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
-    def close(self) -> None:
-        call = self._call
-        if call is not None:
-            call.close()
-
     def _follow(self) -> str:
-        """Take in what our program there sends until it ends. Returns why it has."""
-        try:
-            with Call(self._host, protocol.Watch(
-                    self._interval, self._host.folders(paths.here()))) as self._call:
-                welcome = self._call.expect(protocol.Welcome)
-                if welcome.protocol != protocol.VERSION:
-                    return (f"gpu-panel there is {welcome.version}, which this one "
-                            f"({__version__}) can't talk to. {reasons.setup(self._host)}")
-                for answer in self._call:
-                    if self.over.is_set():
-                        break
-                    if isinstance(answer, protocol.Devices):
-                        self._add_devices(welcome, answer.inventory)
-                    elif isinstance(answer, protocol.Looked):
-                        self._add_snapshot(answer)
-        except HostError as err:
-            return err.reason
+        """Take in what our program there sends until nobody wants more. Returns why it is not
+        understood. Raises HostError."""
+        host = self.seen.host
+        with Call(host, protocol.Watch(self._interval, host.folders(paths.here()))) as self.call:
+            welcome = self.call.expect(protocol.Welcome)
+            if welcome.protocol != protocol.VERSION:
+                return (f"gpu-panel there is {welcome.version}, which this one ({__version__}) "
+                        f"can't talk to. {ssh.setup(host)}")
+            if welcome.inventory != self.seen.inventory:  # what was seen of others is not of these
+                self.seen = HostSeen(host, inventory=welcome.inventory)
+            self._update(state="seen", reason=None, heard=time.monotonic(), welcome=welcome)
+            for look in self.call:
+                if self.over.is_set():
+                    break
+                if isinstance(look, protocol.Looked):
+                    self._update(snapshot=look.snapshot, freedom=look.freedom,
+                                 recent=(*self.seen.recent, look.snapshot)[-KEPT:],
+                                 heard=time.monotonic())
         return "it was closed"
 
-    def _add_devices(self, welcome: protocol.Welcome, inventory: Inventory) -> None:
-        seen = self.seen
-        if inventory != seen.inventory:  # what was seen of others is not of these
-            seen = HostSeen(self._host, inventory=inventory)
-        self._update(replace(seen, state="seen", reason=None, heard=time.monotonic(),
-                             welcome=welcome))
-
-    def _add_snapshot(self, look: protocol.Looked) -> None:
-        recent = (*self.seen.recent, look.snapshot)[-KEPT:]
-        self._update(replace(self.seen, state="seen", snapshot=look.snapshot, recent=recent,
-                             freedom=look.freedom, heard=time.monotonic(), reason=None))
-
-    def _by_smi(self, reason: str) -> str | None:
-        """Look by nvidia-smi for a while; `reason`: why there is no more than that. Returns why
-        there is not even that; None where there is, and more may be tried again."""
-        for _ in range(_AGENT_AGAIN):
-            try:
-                inventory, snapshot = nvidia_smi.query(self._host)
-            except nvidia_smi.NotSeen as err:
-                same = str(err) in (reason, nvidia_smi.ABSENT)
-                return reason if same else f"{reason}; nvidia-smi there: {err}"
-            before = self.seen.recent if self.seen.inventory == inventory else ()
-            self._update(HostSeen(self._host, "read only", inventory, snapshot,
-                                  (*before, snapshot)[-KEPT:], heard=time.monotonic(),
-                                  reason=reason))
-            if self.over.wait(_BY_SMI):
-                break
-        return None
-
-    def _update(self, seen: HostSeen) -> None:
-        self.seen = seen
-        if self._on_seen is not None and not self.over.is_set():
-            self._on_seen(seen)
+    def _update(self, **changes: Any) -> None:
+        self.seen = replace(self.seen, **changes)

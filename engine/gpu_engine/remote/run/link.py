@@ -7,15 +7,14 @@ import logging
 import socket
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
-from gpu_engine.remote.reach.protocol import BadMessage
-from gpu_engine.remote.reach.records import Host
+from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.mirror import Mirror
 from gpu_engine.remote.run.parts import Part
@@ -31,43 +30,30 @@ _ALONE = 20.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What is known of a host's part in this attempt."""
-
-    run: str | None = None
-    """The run's id there, once it has begun, and its folder."""
-    path: str | None = None
-    state: State | None = None
-    """How it is, as it was told last."""
-    over: bool = False
-    """Whether it has ended and all its files are here."""
-    unheard: str | None = None
-    """Why nothing is recorded there of its ranks, which may go on; None: it is."""
-    refused: str | None = None
-    """Why the host will not do it: it can't be started, or is not there any more."""
-    broken: str | None = None
-    """Why it can't be reached now, and since when, unix seconds."""
-    since: float | None = None
-
-
 class Link(threading.Thread):
-    """Keeps the `status` of `part` until its run has ended or it was told to give up; sets `news`
+    """Keeps what is known of `part` until its run has ended or it was told to give up; sets `news`
     whenever that changes."""
 
     def __init__(self, run: Path, part: Part, log_limit: int, news: threading.Event) -> None:
         super().__init__(name=f"link {part.host}", daemon=True)
-        self.part = part
-        self.status = Status()
+        self.part = replace(part, problem=None, since=None)
+        """The part with what is known of it now; nobody else changes it meanwhile."""
+        self.state: State | None = None
+        """How the run there is, as it was told last."""
+        self.unheard: str | None = None
+        """Why nothing is recorded there of its ranks, which may go on; None: it is."""
+        self.refused: str | None = None
+        """Why the host will not do it: it can't be started, or is not there any more."""
+        self.over = False
+        """Whether it was refused, or has ended and all its files are here."""
         self._run = run
         self._mirror = Mirror(run, part, log_limit)
         self._news = news
         self._following: Call | None = None
-        self._over = threading.Event()
+        self._given_up = threading.Event()
         self._wake = threading.Event()
         self._asked_to_stop: bool | None = None
         """Whether it was asked to stop, and if so now."""
-        self._id = part.run
         self._begun = part.run is not None and not part.resume
 
     def stop(self, *, now: bool) -> None:
@@ -78,7 +64,7 @@ class Link(threading.Thread):
 
     def give_up(self) -> None:
         """No more is wanted from there; what runs there goes on."""
-        self._over.set()
+        self._given_up.set()
         self._wake.set()
         following = self._following
         if following is not None:
@@ -87,17 +73,17 @@ class Link(threading.Thread):
     def run(self) -> None:
         """Until it is over."""
         pause = _PAUSE
-        while not self._over.is_set():
+        while not self._given_up.is_set():
             began = time.monotonic()
             try:
                 self._serve(parts.host_of(self._run, self.part))
                 return
             except Refused as err:
-                self._set(refused=err.reason)
+                self._refuse(err.reason)
                 return
             except UserError as err:  # it can't be reached, or hosts.toml not be read, just now
                 reason = err.reason if isinstance(err, Unreachable) else str(err)
-            except BadMessage as err:
+            except protocol.BadMessage as err:
                 reason = f"what came from there is none of an agent's: {err}"
             except OSError as err:
                 reason = f"its files can't be written here: {err.strerror or err}"
@@ -106,9 +92,9 @@ class Link(threading.Thread):
                 reason = "this program failed; see supervisor.log"
             finally:
                 self._following = None
-            if self._over.is_set():
+            if self._given_up.is_set():
                 return
-            self._set(broken=reason, since=self.status.since or time.time())
+            self._note(problem=reason, since=self.part.since or time.time())
             if time.monotonic() - began > _ALONE:
                 pause = _PAUSE
             self._wake.wait(pause)
@@ -118,46 +104,46 @@ class Link(threading.Thread):
     def _serve(self, host: Host) -> None:
         """Until all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
-            if self._asked_to_stop is not None and self._id is None:
-                self._set(refused="stopped before it started")
+            if self._asked_to_stop is not None and self.part.run is None:
+                self._refuse("stopped before it started")
                 return
             self._begin(host)
-        assert self._id is not None
-        with Call(host, protocol.Follow(self._id, self._mirror.at(), self.part.ranks,
-                                        self.part.node)) as self._following:
-            self._set(broken=None, since=None)
+        part = self.part
+        assert part.run is not None
+        with Call(host, protocol.Follow(part.run, self._mirror.at(), part.ranks, part.node)
+                  ) as self._following:
+            self._note(problem=None, since=None, heard=time.time())
             if self._asked_to_stop is not None:
                 self._ask_to_stop(host)
             for answer in self._following:
-                if self._over.is_set():
+                if self._given_up.is_set():
                     return
                 if isinstance(answer, protocol.Piece):
                     self._mirror.append(answer)
-                elif isinstance(answer, protocol.Told) \
-                        and answer.state.attempt >= self.part.attempt:
-                    self._set(state=answer.state, unheard=answer.unheard)
+                elif isinstance(answer, protocol.Told) and answer.state.attempt >= part.attempt:
+                    self.state, self.unheard = answer.state, answer.unheard
+                    self._note(state=answer.state.state, attempt=answer.state.attempt,
+                               heard=time.time())
                 elif isinstance(answer, protocol.Done):
-                    if self.status.state is not None:
-                        self._set(over=True)
-                    else:
-                        self._set(refused="the attempt did not begin there")
+                    if self.state is None:
+                        self._refuse("the attempt did not begin there")
+                    self.over = True
+                    self._news.set()
                     return
 
     def _begin(self, host: Host) -> None:
         part = self.part
-        if part.resume and self._id is not None:
-            request = protocol.Resume(self._id, part.spec, part.attempt, part.checkpoint,
-                                      part.fresh)
-        else:
-            request = protocol.Start(part.spec, part.key, part.folders, part.trying, part.attempt,
-                                     part.checkpoint, self._run.name, socket.gethostname())
-        answer = ask(host, request, protocol.Started)
-        self._id, self._begun = answer.run, True
-        self._set(run=answer.run, path=answer.path)
+        answer = ask(host, protocol.Start(
+            part.spec, part.key, part.folders, part.trying, part.attempt, part.checkpoint,
+            self._run.name, socket.gethostname()) if part.run is None or not part.resume else
+            protocol.Resume(part.run, part.spec, part.attempt, part.checkpoint, part.fresh),
+            protocol.Started)
+        self._begun = True
+        self._note(run=answer.run, path=answer.path, resume=False)
 
     def _ask_to_stop(self, host: Host | None = None) -> None:
         """Where it can't be reached, it is asked when it is again."""
-        following, run = self._following, self._id
+        following, run = self._following, self.part.run
         if following is None or run is None or self._asked_to_stop is None:
             return
         try:
@@ -168,6 +154,16 @@ class Link(threading.Thread):
         except UserError:
             following.close()  # nobody has noticed yet that the way is cut
 
-    def _set(self, **changes: Any) -> None:
-        self.status = replace(self.status, **changes)
+    def _refuse(self, why: str) -> None:
+        log.error("%s: %s", self.part.host, why)
+        self.refused, self.over = why, True
+        self._news.set()
+
+    def _note(self, **changes: Any) -> None:
+        """What is new of the part."""
+        news = [f"{key}: {value}" for key, value in changes.items()
+                if key != "heard" and getattr(self.part, key) != value]
+        if news:
+            log.info("%s: %s", self.part.host, ", ".join(news))
+            self.part = replace(self.part, **changes)
         self._news.set()

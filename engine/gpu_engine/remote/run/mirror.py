@@ -63,7 +63,7 @@ class Mirror:
     def append(self, piece: Piece) -> None:
         """Append what came. Raises BadMessage for what the host has no business sending, or that
         does not go on where the file here ends; OSError where it can't be written."""
-        path, data = self._path(piece.name), piece.content()
+        path, data = self._path(piece.name), piece.data
         free = disk_room.of(self._run).free
         if free is not None and free - len(data) < FLOOR:
             raise OSError(errno.ENOSPC, f"less than {units.size(FLOOR)} would be free on the disk "

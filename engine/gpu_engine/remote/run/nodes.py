@@ -11,8 +11,8 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.build import plan as plan_of
 from gpu_engine.plan.records import LaunchPlan, Process
+from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.protocol import Welcome
-from gpu_engine.remote.reach.records import Host
 from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.schema import RunSpec
@@ -27,6 +27,10 @@ class Machine:
     host: Host
     welcome: Welcome
     inventory: Inventory
+    skew: float = 0.0
+    """Seconds that its clock is ahead of ours."""
+    opened: float = 0.0
+    """Seconds until our program there had begun."""
 
     @property
     def name(self) -> str:

@@ -5,14 +5,14 @@ folder, which somebody may have sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.records import read_record
-from gpu_engine.remote.reach import file
-from gpu_engine.remote.reach.records import BadName, Host, check_name
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import BadName, Host, check_name
 from gpu_engine.runs import leftovers, trust
 
 FOLDER, FORMER = leftovers.HOSTS, "former"
@@ -66,7 +66,6 @@ class Part:
     """Why it can't be reached now; None: it can."""
     since: float | None = None
     """Since when, unix seconds."""
-    warnings: tuple[str, ...] = ()
     to_stop: bool = False
     """Whether the run here was stopped while it could not be reached: another `stop` asks it."""
 
@@ -79,24 +78,10 @@ def write(run: Path, part: Part) -> None:
 
 
 def host_of(run: Path, part: Part) -> Host:
-    """How the host of a part is reached: as hosts.toml has it, else as a node of a Slurm job, else
-    as ssh knows the name. Raises UserError where the run was not started from here, or hosts.toml
-    is wrong."""
+    """How the host of a part is reached: as hosts.toml has it, else as ssh knows the name. Raises
+    UserError where the run was not started from here, or hosts.toml is wrong."""
     trust.require_started(run)
-    found = file.known().get(part.host)
-    if found is not None:
-        return found
-    kept = (read_record(Host, h) for h in trust.hosts_of(run))
-    return next((h for h in kept if h.name == part.host), Host(part.host))
-
-
-def keep_nodes(run: Path, parts: Iterable[Part]) -> None:
-    """Keep how the nodes of this Slurm job are reached, for whoever asks from outside of the job.
-    Raises OSError."""
-    nodes = file.hosts_of_job()
-    used = [asdict(nodes[p.host]) for p in parts if p.host in nodes]
-    if used:
-        trust.note_started(run, used)
+    return hosts.find(part.host)
 
 
 def write_instead(run: Path, told: Sequence[Part]) -> None:

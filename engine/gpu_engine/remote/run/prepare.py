@@ -1,23 +1,25 @@
 """From a spec with `devices.hosts` to what is launched: every host was asked, and nothing is wrong.
+For a first attempt, for one that a person resumes, and for one after a failure.
 """
 
 from __future__ import annotations
 
 import secrets
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.files import size_of
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan, Sending
-from gpu_engine.remote.reach import file, protocol
+from gpu_engine.remote.reach import hosts, protocol
 from gpu_engine.remote.reach.call import ask, at_once
-from gpu_engine.remote.reach.records import Host
-from gpu_engine.remote.run import nodes, survey
-from gpu_engine.remote.run.parts import Part
+from gpu_engine.remote.run import nodes, parts, queries, survey
+from gpu_engine.remote.run.parts import Base, Part
+from gpu_engine.runs import attempts, leftovers
+from gpu_engine.runs.folder import Run
 from gpu_engine.spec import catalog
 from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.schema import RunSpec
@@ -45,13 +47,15 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     asked = nodes.entries(spec)
     here = cwd or Path.cwd()
     known_runs = {p.host: p for p in before if p.run is not None}
-    snapshot = _snapshot(spec, here, [e.host for e in asked], known_runs)
-    hosts = [file.find(entry.host) for entry in asked]
+    new = [e.host for e in asked if e.host not in known_runs]
+    snapshot = _snapshot(here, new, {p.code for p in known_runs.values()}) \
+        if new and spec.run.sync != "none" else None
+    found = [hosts.find(entry.host) for entry in asked]
     # Code that is sent comes into a folder of its own below the home.
-    met = survey.survey(asked, hosts, [
-        known_runs[h.name].folders if h.name in known_runs
-        else h.folders(str(here)) if snapshot is None else ("~",) for h in hosts],
-        [None if snapshot is None or h.name in known_runs else snapshot.name for h in hosts])
+    folders = {h.name: known_runs[h.name].folders if h.name in known_runs
+               else h.folders(str(here)) if snapshot is None else ("~",) for h in found}
+    met = survey.survey(asked, found, list(folders.values()), [
+        snapshot.name if snapshot is not None and h.name in new else None for h in found])
     problems = survey.torches(met, spec)
     if problems:
         raise SpecError(problems)
@@ -59,18 +63,18 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     nodes.spread(spec, met, address="127.0.0.1", port=MEETING_PORT, base=base)
     address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
     told, plan = nodes.spread(spec, met, address=address, port=port, base=base)
-    folders = _folders(met, known_runs, here)
-    lacking = [one for one in met if one.met.code is not None and not one.met.code.there]
-    sendings: tuple[Sending, ...] = ()
+    lacking: list[nodes.Machine] = []
+    sendings: list[Sending] = []
+    for one in met:
+        if snapshot is not None and (code := one.welcome.code) is not None:
+            folders[one.name] = (code.path,)
+            about = snapshot.about()
+            sendings.append(Sending(one.name, code.path, code.there,
+                                    *((0, 0) if code.there else (about.files, about.bytes))))
+            lacking += () if code.there else (one,)
     if send and snapshot is not None:
         folders |= sent([one.host for one in lacking], snapshot)
-        lacking = []
-    elif snapshot is not None:
-        about = snapshot.about()
-        sendings = tuple(
-            Sending(one.name, code.path, True, 0, 0) if code.there else
-            Sending(one.name, code.path, False, about.files, about.bytes)
-            for one in met if (code := one.met.code) is not None)
+        lacking, sendings = [], []
     use = spec.task.use
     if lacking and use is not None:
         try:
@@ -79,23 +83,23 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
             raise SpecError([Problem("task.use", use, str(err))]) from None
     # In a preview who lacks the code is not asked what is wrong there: it is told at the launch.
     able = [i for i, one in enumerate(met) if one not in lacking]
-    warnings, places = survey.check([met[i] for i in able], [told[i].spec for i in able],
-                                    [folders[met[i].name] for i in able])
+    warnings, places = survey.check_parts([met[i] for i in able], [told[i].spec for i in able],
+                                          [folders[met[i].name] for i in able])
     folders |= {met[i].name: (place,) for i, place in zip(able, places, strict=True)}
     known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
     warnings += survey.clocks(met)
     plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
-                   code=replace(snapshot.about(), sendings=sendings)
+                   code=replace(snapshot.about(), sendings=tuple(sendings))
                    if snapshot is not None else None,
                    not_compared=None if known_runs else survey.not_compared(spec))
     key = secrets.token_hex(16)
-    parts = [Part(
+    planned = [Part(
         host=n.name, node=n.number, ranks=tuple(r.rank for r in n.plan.ranks),
         spec=to_dict(n.spec, defaults=False), folders=folders[n.name], key=f"{key}/{n.number}",
-        code=snapshot.name if snapshot is not None else None, skew=one.met.skew)
+        code=snapshot.name if snapshot is not None else None, skew=one.skew)
         for n, one in zip(told, met, strict=True)]
     return spec, nodes.inventory_of(met), plan, tuple(
-        resumed(p, known_runs.get(p.host), checkpoint) for p in parts)
+        resumed(p, known_runs.get(p.host), checkpoint) for p in planned)
 
 
 def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> Part:
@@ -107,38 +111,24 @@ def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> P
                    fresh=(), bases=before.bases)
 
 
-def _snapshot(spec: RunSpec, here: Path, hosts: Sequence[str], known: Mapping[str, Part]
-              ) -> Snapshot | None:
-    """The code that hosts are to be sent; None where none is. A host that goes on with a run has
-    the code that it was started with, and a new one gets no other. Raises SpecError."""
-    new = [host for host in hosts if host not in known]
-    if spec.run.sync == "none" or not new:
-        return None
+def _snapshot(here: Path, new: Sequence[str], known: Collection[str | None]) -> Snapshot:
+    """The code that the `new` hosts are to be sent. A host that goes on with a run has the code
+    that it was started with (`known`), and a new one gets no other. Raises SpecError."""
     snapshot = take(here)
-    names = {p.code for p in known.values()} - {None}
-    if names and snapshot.name not in names:
+    if any(known) and snapshot.name not in known:
         raise SpecError([Problem("run.sync", "send", f"{here} has changed since the run was "
                                  f"started, so that {', '.join(new)} can't have the code that the "
                                  "others go on with; resume without, or start a new run")])
     return snapshot
 
 
-def _folders(met: Sequence[survey.Asked], known: Mapping[str, Part], here: Path
-             ) -> dict[str, tuple[str, ...]]:
-    """Where each host has its part, as far as that is known before any code is sent."""
-    return {one.name: known[one.name].folders if one.name in known
-            else one.host.folders(str(here)) if one.met.code is None
-            else (one.met.code.path,) for one in met}
-
-
-def sent(lacking: Sequence[Host], snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     """The folder of the code on each of these hosts, sent now. Raises SpecError naming those that
     could not take it."""
-    listed = snapshot.listed
-    packed = zlib.compress(b"".join((listed, *snapshot.contents)), 1) if lacking else b""
+    content = b"".join((snapshot.listed, *snapshot.contents)) if lacking else b""
     answers = at_once(lambda host: ask(
-        host, protocol.SendCode(snapshot.name, len(listed), len(packed)), protocol.CodeState,
-        _KEEP, packed), lacking)
+        host, protocol.SendCode(snapshot.name, len(snapshot.listed), len(content)),
+        protocol.CodeKept, _KEEP, content), lacking)
     problems = [Problem("run.sync", one.name, "the code could not be sent: "
                         f"{getattr(answer, 'reason', str(answer))}")
                 for one, answer in zip(lacking, answers, strict=True)
@@ -146,4 +136,49 @@ def sent(lacking: Sequence[Host], snapshot: Snapshot) -> dict[str, tuple[str, ..
     if problems:
         raise SpecError(problems)
     return {one.name: (answer.path,) for one, answer in zip(lacking, answers, strict=True)
-            if isinstance(answer, protocol.CodeState)}
+            if isinstance(answer, protocol.CodeKept)}
+
+
+# --- another attempt ------------------------------------------------------------------------------
+
+def prepare_again(run: Run, spec: RunSpec, start: str
+                  ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
+    """What a person's resume of `run` with `spec` comes to, from the checkpoint that `start` means.
+    Raises as `prepare`."""
+    before = parts.read(run.path)
+    first = next((p for p in before if p.node == 0), None)
+    if first is not None:
+        if first.run is None and leftovers.last_checkpoint(run.path):
+            raise UserError(f"run {run.id} can't go on: its checkpoints were removed from "
+                            f"{first.host}")
+        asked = nodes.entries(spec)[0].host
+        if first.run is not None and asked != first.host:
+            raise SpecError([Problem("devices.hosts", asked, f"the checkpoints of run {run.id} are "
+                                     f"on {first.host}, which has to stay the first host")])
+    chosen = None if start == "newest" else queries.choose(run, start, spec.train.best)
+    attempts.check_length(run, spec, chosen)
+    spec, inventory, plan, planned_parts = prepare(
+        spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
+    number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
+    planned = run.plan()
+    if plan.code is None and planned is not None:  # the hosts go on with what they were sent
+        plan = replace(plan, code=planned.code)
+    return spec, inventory, plan, tuple(_joined(p, before, run, number) for p in planned_parts)
+
+
+def _joined(part: Part, before: Sequence[Part], run: Run, number: int) -> Part:
+    """`part` with its place among the hosts of the attempt before: what is here of a rank that was
+    on another host stays, and what the new one says of it follows."""
+    own = next((p.ranks for p in before if p.host == part.host and p.run is not None), ())
+    fresh = tuple(rank for rank in part.ranks if rank not in own)
+    kept = tuple(b for b in part.bases if b.rank in part.ranks and b.rank not in fresh)
+    new = tuple(Base(rank, size) for rank in fresh if (size := size_of(run.events(rank))))
+    return replace(part, attempt=number, fresh=fresh, bases=(*kept, *new))
+
+
+def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, left: int) -> tuple[Part, ...]:
+    """All nodes of `run` once more, asked as before a launch. `left`: how many restarts a single
+    one may make by itself. Raises as `prepare`."""
+    again = replace(spec, train=replace(spec.train, restarts=left))
+    _, _, _, planned = prepare(again, cwd=Path(run.cwd()), before=before)
+    return tuple(_joined(p, before, run, max(b.attempt for b in before) + 1) for p in planned)

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
+import re
+import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from gpu_engine.common import files as names
-from gpu_engine.common.errors import UserError, telling
-from gpu_engine.remote.reach import call, files, protocol
+from gpu_engine.common import files
+from gpu_engine.common.errors import UserError
+from gpu_engine.remote.reach import call, protocol
 from gpu_engine.remote.reach.call import Refused, at_once
-from gpu_engine.remote.reach.protocol import BadMessage
-from gpu_engine.remote.reach.records import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import checkpoints
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
 
 _ENDING = 15.0
-_LARGEST_MANIFEST = 1 << 20
-
-Say = Callable[[str], None]
 
 
 def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
@@ -68,7 +61,7 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
         # Another attempt, which would have the lock, must not be what is stopped. The supervisor of
         # this one holds it for a moment after it has written that the run is stopped.
         end = time.monotonic() + _ENDING
-        while not names.take_lock(lock):
+        while not files.take_lock(lock):
             if run.state().live or time.monotonic() > end:
                 return False
             time.sleep(0.05)
@@ -85,93 +78,36 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
 
 
 def choose(run: Run, which: str, best: str | None) -> str:
-    """The name of the checkpoint on the host of rank 0 that `which` means. Raises UserError."""
-    host, part = _first(run)
-    return _named(host, call.ask(host, protocol.Fetch(part, which, best), protocol.Chosen))
-
-
-def fetch(run: Run, which: str, best: str | None, say: Say) -> str:
-    """Bring the checkpoint that `which` means here, from the host of rank 0, each file verified by
-    the hash that its manifest has. Returns its name. Raises UserError."""
-    host, part = _first(run)
-    with call.Call(host, protocol.Fetch(part, which, best, content=True)) as answers:
-        name = _named(host, answers.expect(protocol.Chosen))
-        final, temporary = run.checkpoints / name, run.checkpoints / f".{name}.{os.getpid()}.tmp"
-        say(f"{name} from {host.name}")
-        run.checkpoints.mkdir(mode=0o700, exist_ok=True)
-        if run.checkpoints.is_symlink():
-            raise UserError(f"{run.checkpoints}: it is a link")
-        temporary.mkdir(mode=0o700)
-        try:
-            _receive(answers, run, temporary)
-            if final.exists():  # an earlier one, of which a file may be missing
-                final.rename(temporary / "before")
-            temporary.rename(final)
-            shutil.rmtree(final / "before", ignore_errors=True)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    """The name of the checkpoint on the host of rank 0 that `which` means, by the rules of
+    `gpu-engine export`. Raises UserError."""
+    part = _first(run)
+    assert part.run is not None
+    host = parts.host_of(run.path, part)
+    name = call.ask(host, protocol.Choose(part.run, which, best), protocol.Chosen).name
+    if re.fullmatch(r"step-[0-9]{8}", name) is None:
+        raise Refused(host.name, f"{name[:40]!r} is no name of a checkpoint")
     return name
 
 
-def _receive(answers: call.Call, run: Run, folder: Path) -> None:
-    """The files of a checkpoint, into `folder`: the manifest first, and no more than it says.
-    Raises UserError."""
-    host, manifest = answers.host.name, None
-    while not isinstance(piece := answers.next(), protocol.Done):
-        if not isinstance(piece, protocol.Piece) or not files.of_checkpoint(piece.name):
-            raise Refused(host, "its checkpoint does not come as it should")
-        short = piece.name.partition("/")[2]
-        if short != checkpoints.MANIFEST and manifest is None:
-            manifest = _manifest(host, folder)
-            total = sum(max(entry["size"], 0) for entry in manifest.values())
-            room = shutil.disk_usage(run.path).free
-            if total > room:
-                raise UserError(f"no space left in {run.path}: the checkpoint has {total:,} bytes, "
-                                f"{room:,} are free")
-        most = _LARGEST_MANIFEST if manifest is None else \
-            manifest[short]["size"] if short in manifest else 0
-        try:
-            data = piece.content()
-        except BadMessage as err:
-            raise Refused(host, f"{piece.name}: {err}") from None
-        with telling(f"{folder / short}: can't be written"), os.fdopen(names.open_inside(
-                *checkpoints.inside(folder, short), os.O_WRONLY | os.O_APPEND | os.O_CREAT),
-                "ab") as out:
-            if out.tell() != piece.offset or out.tell() + len(data) > most:
-                raise Refused(host, f"{piece.name} is not as long as its manifest says")
-            out.write(data)
-    for short, entry in _manifest(host, folder).items():
-        try:
-            with (folder / short).open("rb") as file:
-                same = hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
-        except OSError:
-            same = False
-        if not same:
-            raise UserError(f"{host}: {short} is not what its manifest says: it is damaged there, "
-                            "or was changed on its way")
+def brought(run: Run, which: str, best: str | None) -> str:
+    """`choose`, if that checkpoint has been copied here. Raises UserError, which says what copies
+    it."""
+    name = choose(run, which, best)
+    place = run.checkpoints / name
+    if not place.is_dir():
+        part = _first(run)
+        host = parts.host_of(run.path, part)
+        source = f"{part.path}/checkpoints/{name}"
+        run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+        line = shlex.join(("scp", "-r", f"{host.destination}:{source}", str(place)))
+        raise UserError(f"{name} is on {part.host}; it has to be here before its weights can be "
+                        f"exported. Where ssh reaches that host:\n{line}")
+    return name
 
 
-def _manifest(host: str, folder: Path) -> dict[str, checkpoints.FileEntry]:
-    """The files that the manifest in `folder` has. Raises UserError."""
-    try:
-        entries = checkpoints.read_manifest(folder)["files"]
-    except checkpoints.Damaged as err:
-        raise UserError(f"{host}: {err}") from None
-    for short in entries:
-        if not files.of_checkpoint(f"{checkpoints.name_of(0)}/{short}"):
-            raise UserError(f"{host}: {short[:40]!r} is no file of a checkpoint")
-    return entries
-
-
-def _first(run: Run) -> tuple[Host, str]:
-    """The host of rank 0, and the run's id there. Raises UserError."""
+def _first(run: Run) -> Part:
+    """The part that has rank 0. Raises UserError."""
     first = next((p for p in parts.read(run.path) if p.node == 0), None)
     if first is None or first.run is None:
         raise UserError(f"run {run.id} has begun on no host, so there is no checkpoint")
-    return parts.host_of(run.path, first), first.run
-
-
-def _named(host: Host, chosen: protocol.Chosen) -> str:
-    if not files.of_checkpoint(f"{chosen.name}/{checkpoints.MANIFEST}"):
-        raise Refused(host.name, f"{chosen.name[:40]!r} is no name of a checkpoint")
-    return chosen.name
+    return first

@@ -42,18 +42,12 @@ def what_goes(runs: Sequence[Run], *, only_here: bool = False) -> str:
 
 
 class Removal:
-    """Removes runs, one after another. A context manager."""
+    """Removes runs, one after another; a host that can't be reached is not asked again."""
 
     def __init__(self, *, only_here: bool = False) -> None:
         """`only_here`: leave what hosts have."""
         self._only_here = only_here
         self._away: dict[str, Unreachable] = {}
-
-    def __enter__(self) -> Removal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def remove(self, run: Run) -> Outcome:
         """Remove `run`: what is here of it last, and only if no host has anything of it left, as

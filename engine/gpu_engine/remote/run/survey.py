@@ -2,83 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from gpu_engine.common.errors import Problem, SpecError, UserError
+import msgspec
+
+from gpu_engine.common import paths
+from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.programs import version
 from gpu_engine.interpreters.ask import Build
-from gpu_engine.remote.reach import protocol
+from gpu_engine.remote.reach import protocol, ssh
 from gpu_engine.remote.reach.call import Call, HostError, Refused, ask, at_once
-from gpu_engine.remote.reach.checkup import Met, meet
-from gpu_engine.remote.reach.records import Host, HostDevices
+from gpu_engine.remote.reach.hosts import Host, HostDevices
 from gpu_engine.remote.run.nodes import Machine, on
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 
 APART = 1.0
-"""Seconds by which clocks may differ without a word."""
+"""Seconds that clocks may differ: beyond that, ages and durations of ranks on several machines
+don't fit together."""
 _KEY = "devices.hosts"
 
 
+def meet(host: Host, folders: tuple[str, ...], *, slots: bool = False, code: str | None = None
+         ) -> Machine:
+    """Ask `host` who it is, what devices it has (`slots`: of its processor), and for the code of
+    the name `code`. Raises Unreachable, Refused."""
+    with Call(host, protocol.Hello(folders, slots, code)) as call:
+        welcome = call.expect(protocol.Welcome)
+        return Machine(host, welcome, welcome.inventory, welcome.clock - time.time(), call.opened)
+
+
+def _other_version(machine: Machine) -> str | None:
+    there = machine.welcome.version
+    return None if there == version() else \
+        f"gpu-panel there is {there}, and {version()} here. {ssh.setup(machine.host)}"
+
+
+def _other_clock(machine: Machine) -> str | None:
+    skew = machine.skew
+    return None if abs(skew) <= APART else (
+        f"its clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's, "
+        "and so are the times that its ranks tell; timedatectl set-ntp true sets it right")
+
+
+def _no_torch(machine: Machine) -> str | None:
+    welcome = machine.welcome
+    return None if welcome.interpreter is not None else \
+        welcome.lacking or "no interpreter there has torch, which ranks need"
+
+
+# --- can a host be used? --------------------------------------------------------------------------
+
 @dataclass(frozen=True, slots=True)
-class Asked(Machine):
-    """A host that has answered."""
+class Checkup:
+    """What asking a host gave."""
 
-    entry: HostDevices
-    met: Met
+    host: Host
+    machine: Machine | None
+    """None: it can't be asked."""
+    problems: tuple[str, ...]
+    """What keeps it from being used, in sentences to act on."""
 
+    @property
+    def ok(self) -> bool:
+        """Whether runs can be started there."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, object]:
+        """For scripts."""
+        there = self.machine
+        about: dict[Any, Any] = dict.fromkeys(("opened", "welcome", "inventory", "clock"))
+        if there is not None:
+            welcome = msgspec.to_builtins(there.welcome)
+            about = {"opened": there.opened, "welcome": welcome, "clock": there.skew,
+                     "inventory": welcome.pop("inventory")}
+            del welcome["kind"], welcome["code"]
+        return {"host": asdict(self.host), **about, "problems": self.problems, "ok": self.ok}
+
+
+def check(hosts: Iterable[Host]) -> list[Checkup]:
+    """Ask all of `hosts` at once. Takes as long as the slowest, which has a limit."""
+    return [c for c in at_once(_check, tuple(hosts)) if isinstance(c, Checkup)]
+
+
+def _check(host: Host) -> Checkup:
+    try:
+        there = meet(host, host.folders(paths.here()))
+    except HostError as err:
+        return Checkup(host, None, (err.reason,))
+    return Checkup(host, there, tuple(filter(None, (
+        _other_version(there), _no_torch(there), _other_clock(there), there.inventory.problem))))
+
+
+# --- do they fit together? ------------------------------------------------------------------------
 
 def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
-           folders: Sequence[tuple[str, ...]] = (), code: Sequence[str | None] = ()
-           ) -> list[Asked]:
+           folders: Sequence[tuple[str, ...]], code: Sequence[str | None]) -> list[Machine]:
     """Ask all hosts who they are. `folders`: where the run would start on each, and `code` the
     name of the code of which it is to tell whether it is there, in their order. Raises SpecError
     naming every one that can't be reached, with the reason, and all that does not fit together."""
-    def one(entry: HostDevices, host: Host, places: tuple[str, ...], name: str | None) -> Asked:
+    def one(entry: HostDevices, host: Host, places: tuple[str, ...], name: str | None) -> Machine:
         slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
-        met = meet(host, places, slots=slots, code=name)
-        return Asked(host, met.welcome, met.inventory, entry, met)
+        return meet(host, places, slots=slots, code=name)
 
-    count = len(hosts)
-    found = at_once(lambda told: one(*told), list(zip(
-        asked, hosts, folders or [()] * count, code or [None] * count, strict=True)))
-    met = [f for f in found if isinstance(f, Asked)]
-    problems = [Problem(_KEY, h.name, f.reason if isinstance(f, HostError) else str(f))
-                for h, f in zip(hosts, found, strict=True) if isinstance(f, UserError)]
-    problems += _unlike(met)
+    found = at_once(lambda told: one(*told), list(zip(asked, hosts, folders, code, strict=True)))
+    problems = []
+    met: dict[tuple[str | None, str], HostDevices] = {}
+    for entry, there in zip(asked, found, strict=True):
+        if not isinstance(there, Machine):
+            problems.append(Problem(_KEY, entry.host, getattr(there, "reason", str(there))))
+            continue
+        other = met.setdefault((there.welcome.boot, there.welcome.place), entry)
+        if other is not entry:
+            ids = tuple(dict.fromkeys((*other.ids, *entry.ids)))
+            problems.append(Problem(_KEY, entry.host, f"is the same machine as {other.host}; give "
+                                    "all its devices in one entry: "
+                                    f"{HostDevices(other.host, ids)}"))
+        if (why := _other_version(there)) is not None:
+            problems.append(Problem(_KEY, entry.host, why))
     if problems:
         raise SpecError(problems)
-    return met
+    return [there for there in found if isinstance(there, Machine)]
 
 
-def _unlike(met: Sequence[Asked]) -> list[Problem]:
-    """What does not fit between the hosts themselves."""
-    out, seen = [], {}
-    for one in met:
-        other = seen.setdefault((one.welcome.boot, one.welcome.place), one)
-        if other is not one:
-            ids = tuple(dict.fromkeys((*other.entry.ids, *one.entry.ids)))
-            out.append(Problem(_KEY, one.name, f"is the same machine as {other.name}; give all its "
-                                               "devices in one entry: "
-                                               f"{HostDevices(other.name, ids)}"))
-        there = one.welcome.version
-        if there != version():
-            out.append(Problem(_KEY, one.name, f"gpu-panel there is {there}, here {version()}: "
-                                               f"gpu-engine hosts setup {one.name}"))
-    return out
-
-
-def clocks(met: Sequence[Asked]) -> list[str]:
+def clocks(met: Sequence[Machine]) -> list[str]:
     """A warning for each host whose clock is not this machine's. No reason to refuse it: what
     failed first is judged by how far it was off when it was asked."""
-    return [f"{one.name}: its clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} "
-            "this machine's, and so are the times that its ranks tell; timedatectl set-ntp true "
-            "sets it right"
-            for one in met if abs(skew := one.met.skew) - one.met.doubt > APART]
+    return [f"{one.name}: {why}" for one in met if (why := _other_clock(one)) is not None]
 
 
-def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
+def torches(met: Sequence[Machine], spec: RunSpec) -> list[Problem]:
     """Hosts that have no torch, or another than the first one, where a task is trained in the
     interpreter that each finds."""
     if spec.task.use is None or spec.run.python:
@@ -87,8 +143,7 @@ def torches(met: Sequence[Asked], spec: RunSpec) -> list[Problem]:
     out = []
     for one in met:
         torch = one.welcome.torch
-        if one.welcome.interpreter is None:
-            why = one.welcome.lacking or "no interpreter there has torch"
+        if (why := _no_torch(one)) is not None:
             out.append(Problem("run.python", None, f"{one.name}: {why}"))
         elif torch is not None and first is not None and _build(torch) != _build(first):
             out.append(Problem(_KEY, one.name, f"has {torch.sentence()}, {met[0].name} "
@@ -100,13 +155,12 @@ def _build(torch: Build) -> tuple[str, str | None, str | None]:
     return torch.version.partition("+")[0], torch.cuda, torch.hip
 
 
-def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
+def meeting_point(met: Sequence[Machine], spec: RunSpec) -> tuple[str, int]:
     """A numeric address and a port of the first host that all others reach. Raises SpecError."""
     first, others = met[0], met[1:]
     networks = {one.welcome.network for one in met}
     given = spec.parallel.master_addr
-    own = given != RunSpec().parallel.master_addr
-    if own:
+    if given != RunSpec().parallel.master_addr:
         candidates = (given,)
     elif len(networks) == 1 and None not in networks:
         candidates = ("127.0.0.1",)
@@ -116,11 +170,6 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
         raise SpecError([Problem("parallel.master_addr", None,
                                  f"{first.name} has no address but loopback, where nobody else "
                                  "reaches it")])
-    if own and len(networks) > 1 and (given == "localhost" or given.startswith("127.")):
-        raise SpecError([Problem("parallel.master_addr", given,
-                                 "means each machine itself; give an address of "
-                                 f"{first.name} that the others reach, of "
-                                 f"{', '.join(first.welcome.addresses) or 'none'}")])
     try:
         with Call(first.host, protocol.Listen(spec.parallel.master_port or 0, 30.0)) as listening:
             port = listening.expect(protocol.Listening, 30).port
@@ -129,20 +178,14 @@ def meeting_point(met: Sequence[Asked], spec: RunSpec) -> tuple[str, int]:
     except Refused as err:
         raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                  f"{first.name}: {err.reason}")]) from None
-    return _reached(first, others, answers, candidates), port
-
-
-def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
-             candidates: Sequence[str]) -> str:
     tried: dict[str, Mapping[str, str | None]] = {}
     for one, answer in zip(others, answers, strict=True):
-        if isinstance(answer, UserError):
+        if not isinstance(answer, protocol.Reached):
             raise SpecError([Problem(_KEY, one.name, str(answer))])
-        assert isinstance(answer, protocol.Reached)
         tried[one.name] = answer.tried
     for address in candidates:
         if all(t.get(address, "") is None for t in tried.values()):
-            return address
+            return address, port
     words = "; ".join(f"{name} can't reach {first.name} at {address}: {why}"
                       for name, told in tried.items() for address in candidates
                       if (why := told.get(address, "not tried")) is not None)
@@ -151,8 +194,8 @@ def _reached(first: Asked, others: Sequence[Asked], answers: Sequence[object],
                              "they reach")])
 
 
-def check(met: Sequence[Asked], specs: Sequence[RunSpec], folders: Sequence[tuple[str, ...]]
-          ) -> tuple[list[str], list[str]]:
+def check_parts(met: Sequence[Machine], specs: Sequence[RunSpec],
+                folders: Sequence[tuple[str, ...]]) -> tuple[list[str], list[str]]:
     """What each host says of its part. Returns warnings, and the folder that each would run in.
     Raises SpecError with everything that is wrong, on every host."""
     answers = at_once(lambda i: ask(met[i].host, protocol.Check(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import FOLDER
@@ -40,20 +40,8 @@ def follow(out: Out, run: Run, request: protocol.Follow) -> None:
             out.send(protocol.Done())
             return
         if not moved:
-            out.pause(LOOK)
+            time.sleep(LOOK)
         looks += 1
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A file, and how far it was sent."""
-
-    name: str
-    offset: int = 0
-    known: At | None = None
-    """What the other side says that it has, until it was compared."""
-    start: bool = False
-    """Whether the next piece begins the file anew."""
 
 
 class _Sender:
@@ -61,58 +49,47 @@ class _Sender:
                  node: int = 0) -> None:
         """`ranks`: those whose files are wanted; None: all. `node`: the one whose log is."""
         self._run, self._ranks, self._node = run, ranks, node
-        self._files = {a.name: _Sent(a.name, a.offset, a) for a in at if files.of_run(a.name)}
+        self._at: dict[str, int | None] = {
+            a.name: a.offset if _same(run, a) else None for a in at if files.of_run(a.name)}
+        """How far each file was sent; None: the next piece begins it anew."""
 
     def find(self) -> None:
         """Files that have come. The events go first: they are what a screen shows."""
         names = [f"{FOLDER}/{n}" for n in _listed(self._run, FOLDER)] + _listed(self._run, "")
-        for name in names:
-            if files.of_run(name) and self._wanted(name) and name not in self._files:
-                self._files[name] = _Sent(name)
-        self._files = dict(sorted(self._files.items(),
-                                  key=lambda pair: (not files.is_events(pair[0]), pair[0])))
-
-    def _wanted(self, name: str) -> bool:
-        """An earlier attempt may have had other ranks here."""
-        return self._ranks is None \
-            or files.here(name, "", self._ranks, self._node) is not None
+        # An earlier attempt may have had other ranks here.
+        new = {name: 0 for name in names if files.of_run(name) and (
+            self._ranks is None or files.here(name, "", self._ranks, self._node) is not None)}
+        self._at = dict(sorted((new | self._at).items(),
+                               key=lambda pair: (not files.is_events(pair[0]), pair[0])))
 
     def send(self, out: Out) -> bool:
         """A piece of each file that has more; whether there was any."""
         moved = False
-        for sent in self._files.values():
-            piece = self._piece(sent)
-            if piece is not None:
-                out.send(piece)
-                moved = True
+        for name, at in self._at.items():
+            try:
+                size = (self._run.path / name).lstat().st_size
+                if size == at:
+                    continue
+                start = at is None or size < at
+                at = 0 if at is None or start else at
+                with file_inside(self._run.path, name) as file:
+                    data = os.pread(file.fileno(), protocol.PIECE, at)
+            except OSError:
+                continue
+            if data or start:
+                out.send(Piece(name, at, data, start))
+                self._at[name], moved = at + len(data), True
         return moved
 
-    def _piece(self, sent: _Sent) -> Piece | None:
-        path = self._run.path / sent.name
-        try:
-            size = path.lstat().st_size
-            if size == sent.offset and sent.known is None:
-                return None
-            with file_inside(self._run.path, sent.name) as file:
-                if size < sent.offset or not _same(file.fileno(), sent.known):
-                    sent.offset, sent.start = 0, True
-                sent.known = None
-                data = os.pread(file.fileno(), protocol.PIECE, sent.offset)
-        except OSError:
-            return None
-        if not data and not sent.start:
-            return None
-        piece = Piece.of(sent.name, sent.offset, data, start=sent.start, size=size)
-        sent.offset += len(data)
-        sent.start = False
-        return piece
 
-
-def _same(fd: int, known: At | None) -> bool:
+def _same(run: Run, known: At) -> bool:
     """Whether the file holds before `known.offset` what the other side has there."""
-    if known is None or not known.checked:
-        return True
-    return zlib.crc32(os.pread(fd, known.checked, known.offset - known.checked)) == known.crc
+    try:
+        with file_inside(run.path, known.name) as file:
+            data = os.pread(file.fileno(), known.checked, known.offset - known.checked)
+    except OSError:
+        return False
+    return zlib.crc32(data) == known.crc
 
 
 def _listed(run: Run, folder: str) -> list[str]:

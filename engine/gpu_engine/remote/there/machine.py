@@ -22,6 +22,7 @@ from gpu_engine.common.files import reason
 from gpu_engine.common.ports import listener
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.discover import cpu_slots, discover
+from gpu_engine.devices.records import Inventory
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.interpreters import choose
 from gpu_engine.launching.preflight import is_loopback
@@ -34,17 +35,17 @@ _LONGEST = 30.0
 
 
 def hello(out: Out, request: protocol.Hello) -> None:
-    out.send(_welcome(request.folders))
-    if request.devices:
-        out.send(protocol.Devices(cpu_slots() if request.slots else discover()))
+    code = None
     if request.code is not None:
         place, there = store.place_of(request.code)
         if there:
             store.mark_used(place)
-        out.send(protocol.CodeState(str(place), there))
+        code = protocol.CodeState(str(place), there)
+    out.send(_welcome(request.folders, cpu_slots() if request.slots else discover(), code))
 
 
-def _welcome(folders: tuple[str, ...]) -> protocol.Welcome:
+def _welcome(folders: tuple[str, ...], inventory: Inventory, code: protocol.CodeState | None
+             ) -> protocol.Welcome:
     taken = choose.of_ranks(None, first(folders) or Path.home())
     try:
         user = getpass.getuser()
@@ -54,10 +55,11 @@ def _welcome(folders: tuple[str, ...]) -> protocol.Welcome:
         protocol=protocol.VERSION, version=__version__, python=sys.executable,
         python_version=platform.python_version(), hostname=socket.gethostname(), user=user,
         home=str(paths.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109
-        network=_identity(Path("/proc/self/ns/net")), place=_place(), clock=time.time(),
+        network=_identity(Path("/proc/self/ns/net")), place=_place(),
         addresses=_addresses(), torch=taken.seen.build if taken.seen is not None else None,
         interpreter=taken.python, lacking=taken.problem.message if taken.problem else None,
-        disk_free=disk_room.of(paths.runs_folder()).free, package=str(Path(__file__).parents[2]))
+        disk_free=disk_room.of(paths.runs_folder()).free, package=str(Path(__file__).parents[2]),
+        inventory=inventory, code=code, clock=time.time())
 
 
 def _addresses() -> tuple[str, ...]:
@@ -88,14 +90,13 @@ def _identity(path: Path) -> str | None:
 
 def watch(out: Out, request: protocol.Watch) -> None:
     """The same snapshots as on its own screen."""
-    out.send(_welcome(request.folders))
     inventory = discover()
-    out.send(protocol.Devices(inventory))
+    out.send(_welcome(request.folders, inventory, None))
     interval = max(request.interval, _QUICKEST)
     with Sampler(inventory, runs_folder=paths.runs_folder(), interval=interval) as sampler:
         before = None
         while True:
-            out.pause(_QUICKEST / 2)
+            time.sleep(_QUICKEST / 2)
             newest = sampler.latest
             if newest is not None and newest is not before:
                 before = newest
@@ -118,7 +119,6 @@ def listen(out: Out, request: protocol.Listen) -> None:
             with contextlib.suppress(TimeoutError):
                 other, _ = sock.accept()
                 other.close()
-            out.pause(0)
 
 
 def reach(out: Out, request: protocol.Reach) -> None:

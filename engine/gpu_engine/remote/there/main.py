@@ -1,7 +1,7 @@
 """Reads a request, answers it, and ends.
 
 What it started goes on: runs have supervisors of their own. Nothing but answers may reach standard
-output, so its descriptor is kept by `Out` alone, and whatever prints goes to standard error.
+output, so its descriptor is kept by `Out` alone, and whatever prints goes nowhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,7 +24,7 @@ from gpu_engine.remote.reach.protocol import Answer, BadMessage
 _MACHINE = (protocol.Hello, protocol.Watch, protocol.Listen, protocol.Reach)
 """Answered by the functions of their names in `machine`; the others by those in `runs`, which are
 imported when they are asked for."""
-_GO_ON = (protocol.Watch, protocol.Listen, protocol.Follow, protocol.Fetch)
+_GO_ON = (protocol.Watch, protocol.Listen, protocol.Follow)
 
 
 class Out:
@@ -33,7 +32,6 @@ class Out:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._said = time.monotonic()
 
     def send(self, answer: Answer) -> None:
         """Raises OSError where nobody is there any more."""
@@ -43,18 +41,11 @@ class Out:
                 f"the answer has {len(line):,} bytes; {protocol.LONGEST:,} may be"))
         self.write(line)
 
-    def pause(self, seconds: float) -> None:
-        """Wait, with a sign of life. Raises as `send`."""
-        if time.monotonic() - self._said > protocol.BEAT:
-            self.write(b"\n")
-        time.sleep(seconds)
-
     def write(self, line: bytes) -> None:
         """All of it."""
         view = memoryview(line)
         while view:
             view = view[os.write(self._fd, view):]
-        self._said = time.monotonic()
 
 
 def serve(word: str) -> int:
@@ -63,11 +54,12 @@ def serve(word: str) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["PATH"] = search_path(os.environ.get("PATH", os.defpath))
-    fd = os.dup(1)
-    os.dup2(2, 1)
+    fd, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.set_inheritable(fd, False)
     out = Out(fd)
     out.write(f"\n{protocol.MARK} {word}\n".encode())
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     try:
         signal.alarm(int(protocol.SILENCE))  # ends us, should nothing come
         line = sys.stdin.buffer.readline(protocol.LONGEST + 1)
@@ -85,8 +77,6 @@ def _answer(out: Out, line: bytes) -> None:
         request = protocol.request(line)
         if isinstance(request, _GO_ON):
             threading.Thread(target=_end_with_input, daemon=True).start()
-        if isinstance(request, protocol.Hello):  # before what it takes is imported
-            out.send(protocol.Clock(time.time()))
         module = import_module("gpu_engine.remote.there."
                                + ("machine" if isinstance(request, _MACHINE) else "runs"))
         getattr(module, type(request).__name__.lower())(out, request)

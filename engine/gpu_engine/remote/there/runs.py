@@ -3,18 +3,15 @@ and what is asked of a run that is here."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from gpu_engine.code import listing, store
 from gpu_engine.common import paths
-from gpu_engine.common.errors import SpecError, UserError, telling
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.values import show
 from gpu_engine.launching import launcher
 from gpu_engine.plan.records import PartOf, ResumeFrom
@@ -130,35 +127,17 @@ def stacks(out: Out, request: protocol.Stacks) -> None:
     out.send(protocol.Done())
 
 
-def fetch(out: Out, request: protocol.Fetch) -> None:
+def choose(out: Out, request: protocol.Choose) -> None:
     run = run_of(request.run)
     there = [path.name for path in checkpoints.listed(run.checkpoints)]
     if not there:
         raise UserError("there is no checkpoint there yet")
-    name = checkpoints.choose(run.checkpoints, request.which, request.best) or there[-1]
-    out.send(protocol.Chosen(name))
-    if request.content:
-        try:
-            manifest = checkpoints.read_manifest(run.checkpoints / name)
-        except checkpoints.Damaged as err:
-            raise UserError(str(err)) from None
-        for file in (checkpoints.MANIFEST, *manifest["files"]):
-            for piece in _pieces(run, f"{name}/{file}"):
-                out.send(piece)
-        out.send(protocol.Done())
-
-
-def _pieces(run: Run, name: str) -> Iterator[protocol.Piece]:
-    at = 0
-    with telling(name), file_inside(run.path, f"checkpoints/{name}") as file:
-        while data := os.pread(file.fileno(), protocol.PIECE, at):
-            yield protocol.Piece.of(name, at, data)
-            at += len(data)
+    out.send(protocol.Chosen(
+        checkpoints.choose(run.checkpoints, request.which, request.best) or there[-1]))
 
 
 def sendcode(out: Out, request: protocol.SendCode) -> None:
-    packed = sys.stdin.buffer.read(request.size)
-    data = protocol.unpacked(packed, listing.LONGEST_LIST + listing.LARGEST)
+    data = sys.stdin.buffer.read(min(request.size, listing.LONGEST_LIST + listing.LARGEST))
     listed, at = data[:request.listed], request.listed
     contents = []
     try:
@@ -169,7 +148,7 @@ def sendcode(out: Out, request: protocol.SendCode) -> None:
         raise BadMessage(f"the list of the code can't be used: {err}") from None
     if listing.name_of(listed) != request.name:
         raise UserError("the list of the code was changed on its way here; try again")
-    out.send(protocol.CodeState(str(store.save(listed, contents)), True))
+    out.send(protocol.CodeKept(str(store.save(listed, contents))))
 
 
 def remove(out: Out, request: protocol.Remove) -> None:

@@ -26,16 +26,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
 from gpu_engine.common.ports import address_of, interface_to
 from gpu_engine.worker.rank.job import Identity
-from gpu_engine.worker.rank.peers import (
-    Beside,
-    Failures,
-    LastStep,
-    PatientBarrier,
-    Store,
-    come,
-    first_line,
-    named,
-)
+from gpu_engine.worker.rank.peers import Peers, Store, come, first_line, named
 from gpu_engine.worker.rank.recorder import Recorder
 
 _PIECE = 64 << 20  # bytes; gloo sends a message as a whole, however large
@@ -53,43 +44,42 @@ class Group:
         """The store of torchrun's agent, which is the same in all attempts; None: rank 0's own."""
         self.rank, self.size = who.rank, who.world_size
         self._control = control
-        self.failures = Failures(who.rank, who.world_size, store)
-        self._patient = None if store is None else PatientBarrier(
-            who.rank, who.world_size, store, timeout, self.failures.of_others)
-        self.last_step = None if store is None or self._patient is None else LastStep(
-            who.rank, who.world_size, store, self._patient)
+        self.peers = None if store is None else Peers(who.rank, who.world_size, store, timeout)
+        """What the ranks tell each other on the store; None if there are no others."""
         self._store = store
         self._rec: Recorder | None = None
 
-    def beside(self, rec: Recorder) -> Beside | None:
+    def beside(self, rec: Recorder) -> Callable[[], None] | None:
         """What the thread of `rec` is to do at each tick while this rank trains; None if there are
         no others. From now on `rec` also records which ranks this one waits for, and how long."""
-        self._rec = rec
-        if self._store is None or self._patient is None or self.last_step is None \
-                or self.size == 1:
+        self._rec, peers = rec, self.peers
+        if peers is None or self.size == 1:
             return None
-        self._patient.report_wait = lambda text: setattr(rec, "detail", text)
-        return Beside(rec, self.rank, another_connection(self._store), self.failures,
-                      self.last_step)
+        peers.report_wait = lambda text: setattr(rec, "detail", text)
+        own = another_connection(self._store)  # the main one is busy while a collective waits on it
+        return lambda: peers.tick(rec, own)
 
-    # --- waiting for a rank that may be busy for a long time --------------------------------
+    # --- waiting for a rank that may be busy for a long time: raise PeerLost ------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks have called this, however long one is busy: see
-        `peers`. Raises PeerLost."""
-        if self._patient is None:
+        """Wait until all ranks have called this, however long one is busy."""
+        if self.peers is None:
             return
         parts = self._rec.parts if self._rec is not None and self._rec.training else None
         before = "" if parts is None else parts.last
         if parts is not None:
             parts.mark("wait")
-        self._patient.wait()
+        self.peers.wait()
         if parts is not None:
             parts.mark(before)
 
-    def broadcast_patiently(self, text: str) -> str:
-        """Rank 0's text, on every rank, however long rank 0 takes. Raises PeerLost."""
-        return text if self._patient is None else self._patient.broadcast(text)
+    def broadcast(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        return text if self.peers is None else self.peers.broadcast(text)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in the order of ranks, on rank 0; [] elsewhere."""
+        return [data] if self.peers is None else self.peers.gather(data)
 
     # --- collectives ------------------------------------------------------------------------
 
@@ -102,46 +92,20 @@ class Group:
         dist.all_reduce(table, dist.ReduceOp.MAX, group=self._control)
         return table.tolist()
 
-    def start_all_reduce_min(self, value: int) -> Callable[[], int]:
-        """Start to find the smallest value that any rank passes, without waiting. Returns a
-        function that waits for the result and returns it."""
-        if self._control is None:
-            return lambda: value
-        cell = torch.tensor([value])
-        work = dist.all_reduce(cell, dist.ReduceOp.MIN, group=self._control, async_op=True)
-        return lambda: int(_after(work, cell).item())
-
-    def all_reduce_sum(self, table: torch.Tensor) -> torch.Tensor:
-        """Add up a CPU tensor over all ranks, in place. The sum is exact if, for each element, all
-        ranks but one pass 0."""
-        if self._control is not None:
-            dist.all_reduce(table, dist.ReduceOp.SUM, group=self._control)
-        return table
-
     def start_all_reduce_sum(self, cell: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Start to add up a tensor over all ranks, in place and on its own device, without waiting
         (on a GPU over NCCL). Returns a function that returns the sum."""
         if self._control is None:
             return lambda: cell
-        work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True)
-        return lambda: _after(work, cell)
+        work = dist.all_reduce(cell, dist.ReduceOp.SUM, async_op=True,
+                               group=self._control if cell.is_cpu else None)
 
-    def broadcast(self, text: str) -> str:
-        """Rank 0's text, on every rank."""
-        return self.broadcast_bytes(text.encode()).decode()
+        def result() -> torch.Tensor:
+            if work is not None:  # None: this process is not in the group
+                work.wait()
+            return cell
 
-    def broadcast_bytes(self, data: bytes) -> bytes:
-        """Rank 0's bytes, on every rank."""
-        if self._control is None:
-            return data
-        size = torch.tensor([len(data)])
-        dist.broadcast(size, 0, group=self._control)
-        cell = torch.empty(int(size), dtype=torch.uint8)
-        if self.rank == 0:
-            cell.copy_(_bytes(data))
-        for piece in cell.split(_PIECE) if len(cell) else ():
-            dist.broadcast(piece, 0, group=self._control)
-        return ctypes.string_at(cell.data_ptr(), cell.numel())  # numpy may not be there
+        return result
 
     def broadcast_pieces(self, source: Any, size: int) -> Iterator[memoryview]:
         """The `size` bytes of rank 0's file, piece by piece, on every rank. `source` is that file
@@ -160,41 +124,13 @@ class Group:
                 dist.broadcast(cell[:count], 0, group=self._control)
             yield view[:count]
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, in the order of ranks, on rank 0; [] elsewhere."""
-        if self._control is None:
-            return [data]
-        sizes = torch.zeros(self.size, dtype=torch.int64)
-        sizes[self.rank] = len(data)
-        dist.all_reduce(sizes, group=self._control)
-        cell = torch.zeros(int(sizes.max()), dtype=torch.uint8)
-        cell[:len(data)] = _bytes(data)
-        cells = [torch.empty_like(cell) for _ in range(self.size)] if self.rank == 0 else None
-        dist.gather(cell, cells, 0, group=self._control)
-        if cells is None:
-            return []
-        return [bytes(c[:n].tolist()) for c, n in zip(cells, sizes.tolist())]
-
     def close(self) -> None:
         """Leave the group in good order. Rank 0 leaves last, as it holds the store."""
-        if self._patient is not None:
-            self._patient.leave()
+        if self.peers is not None:
+            self.peers.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = None
-
-
-def _after(work: dist.Work | None, cell: torch.Tensor) -> torch.Tensor:
-    """`cell`, once `work` on it is done."""
-    if work is not None:  # None: this process is not in the group
-        work.wait()
-    return cell
-
-
-def _bytes(data: bytes) -> torch.Tensor:
-    # torch.frombuffer refuses a buffer of no bytes.
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(
-        0, dtype=torch.uint8)
 
 
 def pack_first(step: int | None, rank: int, size: int) -> float:

@@ -14,7 +14,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_inside
 from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan, RankPlan
-from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.schema import RunSpec
 
 
@@ -136,7 +135,7 @@ class Identity:
     master_addr: str | None = None
     master_port: int | None = None
     source: str = "alone"
-    """Where this was read from: arguments, torchrun, srun, mpirun or alone."""
+    """Where this was read from: arguments, torchrun, srun or alone."""
     node: int = 0
     """The node rank: the number of this machine."""
     nodes: int = 1
@@ -144,9 +143,9 @@ class Identity:
 
 def identify(env: Mapping[str, str], *, init_method: str | None = None, rank: int | None = None,
              world_size: int | None = None) -> Identity:
-    """Rank and world size, from the arguments, else from the environment variables of torchrun,
-    srun or mpirun; without any of them, a single rank. Raises UserError if they contradict each
-    other or are incomplete."""
+    """Rank and world size, from the arguments, else from the environment variables of torchrun
+    or srun; without any of them, a single rank. Raises UserError if they contradict each other or
+    are incomplete."""
     if init_method is not None or rank is not None or world_size is not None:
         return _from_arguments(env, init_method, rank, world_size)
     if "RANK" in env and "WORLD_SIZE" in env:
@@ -156,12 +155,6 @@ def identify(env: Mapping[str, str], *, init_method: str | None = None, rank: in
     elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
         who = _from_variables(env, "srun", "SLURM_PROCID", size, "SLURM_LOCALID", "")
-    elif "OMPI_COMM_WORLD_RANK" in env:
-        who = _from_variables(env, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                              "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    elif "PMI_RANK" in env:
-        who = _from_variables(env, "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
-                              "MPI_LOCALNRANKS")
     else:
         return Identity(master_addr=env.get("MASTER_ADDR"), master_port=_port(env))
     if who.world_size > 1 and (who.master_addr is None or who.master_port is None):
@@ -194,8 +187,6 @@ def _from_variables(env: Mapping[str, str], source: str, rank: str, size: str, l
         addr = addr or (first_host(nodes) if nodes else None)
         # Every node works out the same port from the number of the job.
         port = port or 20000 + (_number(env, "SLURM_JOB_ID") or 0) % 20000
-    elif source == "mpirun" and lw == w:
-        addr, port = addr or "127.0.0.1", port or MEETING_PORT
     lw = max(w if lw is None else lw, 1)
     node, nodes = _number(env, _NODE.get(source, ("", ""))[0]), None
     if node is not None:

@@ -58,6 +58,7 @@ class RecordWriter:
         self._last_fault = ""
         self._told_names: set[str] = set()
         self._still = StandingStill()
+        self._path = path
         self.tracer = Tracer(path)
         """Traces steps on request."""
 
@@ -103,7 +104,8 @@ class RecordWriter:
     def held_by(self, err: BaseException) -> tuple[str, ...]:
         """The lines that held most of a GPU's memory when `err` came, if that was recorded. It is
         written into the run folder."""
-        return self.tracer.out_of_memory(err, self.step_now)
+        run, rank = self._path.parent.parent, self._path.stem
+        return memory.out_of_memory(err, run, f"{rank}-oom-step-{self.step_now}")
 
     def warn_of_names(self, names: Iterable[str]) -> None:
         """Write a warning, once, about logged names that clash with an event's own fields and are

@@ -82,7 +82,9 @@ class Recorder(RecordWriter):
         self._losses: Ring | None = None
         self._gpus: list[torch.device] = []
         self._rate_from = time.monotonic()
-        self._progress_line = _ProgressLine() if echo else None
+        self._echo = echo
+        self._line, self._line_due = "", 0.0
+        """A line of progress that is not printed yet, and when it may be."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -184,8 +186,11 @@ class Recorder(RecordWriter):
         for watch in self.watches:
             watch()
         self.tick()
-        if self._progress_line is not None:
-            self._progress_line.print_due()
+        if self._line and time.monotonic() >= self._line_due:
+            self._line_due = time.monotonic() + _LINE_EVERY
+            sys.stdout.write(self._line)
+            sys.stdout.flush()
+            self._line = ""
 
     # --- what there is to record ------------------------------------------------------------
 
@@ -240,8 +245,12 @@ class Recorder(RecordWriter):
             samples_per_s=None if left_out else round(rate, 1),
             data_wait=None if left_out else round(min(sum(waits) / took, 1.0), 4),
             **loss_fields(losses, _EACH_LOSS_UP_TO))
-        if self._progress_line is not None:
-            self._progress_line.stepped(step, self.total_steps, epoch, event.loss, lr, rate)
+        if self._echo:  # for people who read the log without a panel
+            of = f"/{self.total_steps}" if self.total_steps else ""
+            loss = "?" if event.loss is None else f"{event.loss:.4f}"
+            self._line = (f"step {step}{of} epoch {epoch + 1} loss {loss} "
+                          f"lr {'?' if lr is None else f'{lr:.3g}'} "
+                          f"{rate:,.0f} examples/s\n")
         return encode(event)
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:
@@ -259,37 +268,6 @@ class Recorder(RecordWriter):
         """The text of `detail` as it is now."""
         detail = self.detail
         return detail() if callable(detail) else detail
-
-
-class _ProgressLine:
-    """A line of progress in the rank's log, at most every two seconds and only if it is new, for
-    people who read it without a panel."""
-
-    def __init__(self) -> None:
-        self._due = 0.0
-        self._line: str | None = None
-
-    def stepped(self, step: int, total: int | None, epoch: int, loss: float | None,
-                lr: float | None, examples_per_s: float) -> None:
-        """Note that step `step` of `total` (None: unknown) is done; `epoch` counts from 0."""
-        of = f"/{total}" if total else ""
-        shown = "?" if loss is None else f"{loss:.4f}"
-        rate = "?" if lr is None else f"{lr:.3g}"
-        self._line = (f"step {step}{of} epoch {epoch + 1} loss {shown} lr {rate} "
-                      f"{_short(examples_per_s)} examples/s\n")
-
-    def print_due(self) -> None:
-        """Print a line, if the last one is two seconds old and a step was done since."""
-        if self._line is None or time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + _LINE_EVERY
-        line, self._line = self._line, None
-        sys.stdout.write(line)
-        sys.stdout.flush()
-
-
-def _short(rate: float) -> str:
-    return f"{rate / 1000:.1f}k" if rate >= 1000 else f"{rate:.0f}"
 
 
 def _complain(text: str) -> None:

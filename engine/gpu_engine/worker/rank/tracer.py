@@ -12,6 +12,7 @@ same number of steps on each rank.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import stat
@@ -35,9 +36,11 @@ class Tracer:
         self.wanted = False
         """Whether `stepped` is to be called after each step."""
         self._run, self._rank = events.parent.parent, events.stem
-        self._seen: tuple[int, int] | None = None
         self._due = 0.0
-        self._steps, self._from, self._until = 0, 0, 0.0
+        self._asked: tuple[int, int, float] | None = None
+        """Steps to trace, how many come before them, and until when somebody waits for it."""
+        self._begun: tuple[int, int, float] | None = None
+        """The request that was obeyed last."""
         self._profile: Any = None
         self._first = self._at = self._left = 0
         self._over: Any = None
@@ -55,38 +58,25 @@ class Tracer:
         over, self._over = self._over, None
         if over is not None:
             return self._written(over)
-        try:
-            found = (self._run / TRACE_REQUEST).lstat()
-        except OSError:
-            self._withdraw()
-            return None
-        if (found.st_ino, found.st_mtime_ns) != self._seen:
-            self._seen = found.st_ino, found.st_mtime_ns
-            self._claim()
-        elif time.time() > self._until:
-            self._withdraw()
+        if self._profile is None:
+            self._asked = self._request()
+            self.wanted = self._asked not in (None, self._begun)
         return None
 
-    def _withdraw(self) -> None:
-        """Nobody waits for it any more. What has begun goes on."""
-        if self.wanted and self._profile is None:
-            self.wanted = False
-
-    def _claim(self) -> None:
-        run = self._run.lstat()
-        if run.st_uid != os.geteuid() or run.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return
-        asked: Any = files.json_inside(self._run, TRACE_REQUEST)
-        try:
-            steps, first, until = int(asked["steps"]), int(asked["from"]), float(asked["until"])
-            mine = asked["ranks"] is None or int(self._rank) in asked["ranks"]
-        except (TypeError, KeyError, ValueError):
-            return
-        if mine and time.time() < until and 0 < steps <= MOST_TRACED and self._profile is None:
-            self._steps, self._from, self._until = steps, first, until
-            self.wanted = True
+    def _request(self) -> tuple[int, int, float] | None:
+        """What this rank is asked for now."""
+        with contextlib.suppress(OSError, TypeError, KeyError, ValueError):
+            run = self._run.lstat()
+            if run.st_uid == os.geteuid() and not run.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                asked: Any = files.json_inside(self._run, TRACE_REQUEST)
+                steps, first, until = int(asked["steps"]), int(asked["from"]), float(asked["until"])
+                mine = asked["ranks"] is None or int(self._rank) in asked["ranks"]
+                if mine and time.time() < until and 0 < steps <= MOST_TRACED:
+                    return steps, first, until
+        return None
 
     def _written(self, over: Any) -> schema.Trace:
+        steps = self._begun[0] if self._begun is not None else 0
         try:
             if isinstance(over, Exception):
                 raise over
@@ -97,48 +87,41 @@ class Tracer:
             temporary.chmod(0o600)
             temporary.replace(folder / name)
         except Exception as err:  # noqa: BLE001  a trace that fails is told, and never ends training
-            return schema.Trace(self._first, self._steps, problem=f"{type(err).__name__}: {err}")
-        return schema.Trace(self._first, self._steps, f"{TRACES}/{name}")
+            return schema.Trace(self._first, steps, problem=f"{type(err).__name__}: {err}")
+        return schema.Trace(self._first, steps, f"{TRACES}/{name}")
 
     # --- in the thread that trains ------------------------------------------------------------
 
     def stepped(self, step: int) -> None:
         """Begin, go on with or end what is `wanted`. `step`: how many are done."""
-        if step == self._at:
+        asked = self._asked
+        if step == self._at or asked is None:
             return
         self._at = step
+        over: Any = None
         try:
             if self._profile is not None:
                 self._profile.step()
                 self._left -= 1
                 if not self._left:
                     self._profile.stop()
-                    self._end(self._profile)
-            elif step >= self._from:
-                self._profile = self._recording()
-                self._first, self._left = step + 2, 1 + self._steps
+                    over = self._profile
+            elif step >= asked[1]:
+                self._begun = asked
+                import torch
+
+                if torch_private.is_profiled():
+                    raise RuntimeError("it is being profiled already, by its own code")
+                profiler = torch.profiler
+                # Torch 2.11 warns, into the script's log, of keeping one cycle's events alone.
+                more: dict[str, Any] = {"acc_events": True} if "acc_events" in \
+                    inspect.signature(profiler.profile).parameters else {}
+                # The first step warms up: starting up takes time that no step has otherwise.
+                self._profile = profiler.profile(schedule=profiler.schedule(
+                    wait=0, warmup=1, active=asked[0], repeat=1), **more)
+                self._first, self._left = step + 2, 1 + asked[0]
                 self._profile.start()
         except Exception as err:  # noqa: BLE001  as where the script is being profiled already
-            self._end(err)
-
-    def _recording(self) -> Any:
-        """What records the steps that are asked for."""
-        import torch
-
-        if torch_private.is_profiled():
-            raise RuntimeError("it is being profiled already, by its own code")
-        profiler = torch.profiler
-        # The first step warms up: starting up takes time that no step has otherwise.
-        plan = profiler.schedule(wait=0, warmup=1, active=self._steps, repeat=1)
-        # Torch 2.11 warns, into the script's log, of keeping one cycle's events and not all.
-        more: dict[str, Any] = {"acc_events": True} if "acc_events" in \
-            inspect.signature(profiler.profile).parameters else {}
-        return profiler.profile(schedule=plan, **more)
-
-    def out_of_memory(self, err: BaseException, step: int) -> tuple[str, ...]:
-        """Write what a GPU's memory held as `err` came after `step` steps, if that was recorded.
-        Returns the lines that held most, in words."""
-        return memory.out_of_memory(err, self._run, f"{self._rank}-oom-step-{step}")
-
-    def _end(self, over: Any) -> None:
-        self.wanted, self._profile, self._over = False, None, over
+            over = err
+        if over is not None:
+            self.wanted, self._profile, self._over = False, None, over

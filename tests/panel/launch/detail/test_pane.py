@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
-from textual.screen import Screen
+from dataclasses import replace
 
-from gpu_panel.launch.detail import DetailPane
+import pytest
+
+from gpu_engine.devices.availability import Availability
+from gpu_engine.devices.leases import Holder
+from gpu_engine.devices.records import Device, DeviceProcess, Sample
+from gpu_panel.launch.detail import DetailPane, DeviceDetails, build
+from gpu_panel.launch.device_source import History
 from gpu_panel.launch.devices import DevicesPane
 
-from ...machines import busy_machine
-from ...panel_kit import NOW, compare, panel, screen_text, settled, shown, until
+from ....conftest import slots
+from ...machines import BUSY, GPU, busy_machine
+from ...panel_kit import (
+    NOW,
+    compare,
+    panel,
+    press,
+    screen_text,
+    shown,
+    until,
+)
 
-pytestmark = pytest.mark.usefixtures("home")
+
 @pytest.fixture
 def steady(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "lab-a100")
@@ -25,32 +39,8 @@ async def test_golden(size, steady):
     four, sampler = busy_machine()
     async with panel(four, sampler=sampler, size=size) as (pilot, screen):
         await until(pilot, lambda: screen.source.freedom and screen.runs.lines is not None)
-        await pilot.press("i")
-        await settled(pilot, screen)
+        await press(pilot, screen, "i")
         await compare(f"detail-{size[0]}", pilot.app)
-
-
-async def test_the_bus_is_measured_for_what_is_looked_at_alone():
-    four, sampler = busy_machine()
-    async with panel(four, sampler=sampler) as (pilot, screen):
-        assert sampler.bus == ()
-        await pilot.press("down", "i")
-        await until(pilot, lambda: sampler.bus == ("1",))
-        await pilot.press("down")
-        await until(pilot, lambda: sampler.bus == ("2",))
-        watch, watched = sampler.watch_bus, []
-        sampler.watch_bus = lambda *ids: watched.append(ids) or watch(*ids)
-        await pilot.press("question_mark")  # beside it they are still seen
-        await until(pilot, lambda: "Tick the devices" in screen_text(pilot.app))
-        await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        assert set(watched) <= {("2",)}
-        pilot.app.push_screen(Screen())
-        await until(pilot, lambda: sampler.bus == ())
-        pilot.app.pop_screen()
-        await until(pilot, lambda: sampler.bus == ("2",))
-        await pilot.press("i")
-        await until(pilot, lambda: sampler.bus == ())
 
 
 async def test_narrow_it_is_a_view_of_its_own():
@@ -89,3 +79,93 @@ async def test_with_little_room_the_words_can_be_scrolled():
         await pilot.press(*["up"] * 30)
         await pilot.pause()
         assert "GPU-00000000" in shown(detail)
+
+
+# --- Everything known about a device as lines of text; a dash for unknown ---
+
+
+def text(details: DeviceDetails, width=156) -> str:
+    return "\n".join("".join(part for part, _ in line).rstrip()
+                     for row in build(details, width) for line in row.lines)
+
+
+def test_everything_that_a_look_has_is_said():
+    said = text(DeviceDetails(GPU, BUSY, Availability("busy", "alice"),
+                              Holder("x", run="3f2a", user="bob"), True,
+                              processes=BUSY.processes or (), ours={7: "3f2a rank 1"},
+                              now=NOW))
+    for words in (
+        "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
+        "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
+        "301/400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
+        "memory busy 33 %", "power limit", "gen 4 ×16",
+        "3 corrected, 0 not", "persistence  off",
+        "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
+        "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
+        "3f2a rank 1", "not visible from here", "graphics · Xorg", "9 d",
+    ):
+        assert words in said, words
+
+
+def test_what_is_not_known_is_a_dash_and_never_a_zero():
+    said = text(DeviceDetails(GPU, Sample(GPU)))
+    assert "0 %" not in said
+    assert " 0 " not in said.replace("index 0 ", "")
+    assert "°C" not in said
+    for label in ("temperature  –", "power        –", "fan          –", "performance  –",
+                  "– of – MHz", "memory busy –", "slowed by    –", "gen – ×–",
+                  "– corrected, – not", "persistence  –", "compute mode –", "lease        –",
+                  "The driver does not list its processes", "? –"):
+        assert label in said, label
+    assert "no hardware fault" not in said  # there was no sample
+
+
+def test_nobody_on_it_and_nobody_holds_it():
+    said = text(DeviceDetails(GPU, replace(BUSY, processes=()), leases_known=True))
+    assert "No processes" in said
+    assert "nobody" in said
+
+
+def test_faults_of_the_hardware_stand_out_once():
+    bad = replace(BUSY, problem="GPU is lost", health=("2 uncorrected memory errors",))
+    said = text(DeviceDetails(GPU, bad, Availability("unhealthy", "GPU is lost")))
+    assert said.count("GPU is lost") == 1
+    assert "✗ 2 uncorrected memory errors" in said
+
+
+def test_a_cpu_slot_has_no_gpu_s_facts():
+    slot = slots(1, cores=2).devices[0]
+    said = text(DeviceDetails(slot, Sample(slot, 0.5, 1 << 30, 16 << 30)))
+    assert "cores 0, 1" in said
+    assert "PCIe" not in said
+
+
+def test_a_slice_says_whose():
+    part = Device("MIG-1", "mig", "NVIDIA A100 MIG 1g.10gb 0:1", 0, "MIG-1", 10 << 30,
+                  visible_index=1)
+    said = text(DeviceDetails(part, Sample(part, taken=NOW)))
+    assert "a slice of GPU 0" in said
+    assert "position 1 of those made visible" in said
+
+
+@pytest.mark.parametrize("width", [44, 60, 76, 104, 120, 156, 240])
+def test_no_line_is_wider_than_the_pane(width):
+    said = text(DeviceDetails(GPU, replace(BUSY, throttle=("x" * 300,)),
+                              Availability("busy", "y" * 300), now=NOW, history=History()), width)
+    assert max(map(len, said.splitlines())) <= max(width, 76)
+
+
+def test_names_of_others_are_harmless():
+    evil = "[bold]x\x1b]52;c;AAAA\x07\x9b31m\u202etxt\nnext"
+    s = replace(BUSY, processes=(DeviceProcess(7, user=evil, command=evil),),
+                notes=(evil,), throttle=(evil,), compute_mode=evil, health=(evil,))
+    said = text(DeviceDetails(replace(GPU, name=evil), s, Availability("busy", evil),
+                     Holder("x", run=evil), processes=s.processes or (), ours={7: evil}))
+    assert all(c.isprintable() or c == "\n" for c in said)
+    assert "[bold]x" in said
+    assert "52;c" not in said
+
+
+def test_slowed_by_nothing_is_not_the_same_as_not_known():
+    assert "slowed by    nothing" in text(DeviceDetails(GPU, replace(BUSY, throttle=())))
+    assert "slowed by    –" in text(DeviceDetails(GPU, replace(BUSY, throttle=None)))

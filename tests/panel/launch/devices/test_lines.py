@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpu_engine.devices import leases
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import (
     Device,
@@ -17,14 +19,16 @@ from gpu_engine.devices.records import (
     Snapshot,
 )
 from gpu_engine.runs.folder import Run
-from gpu_panel.launch.device_source import History, Machine
-from gpu_panel.launch.device_table import DeviceTable, Ours, build, of_runs
+from gpu_panel.launch.device_source import BRIDGED, SPAN, DeviceSource, History, Machine, spread
+from gpu_panel.launch.device_table import DeviceTable, Ours, axis, bars, build, of_runs
 from gpu_panel.launch.run_line import RunLine
 
-from ....conftest import gpus
+from ....conftest import gpus, slots
+from ...machines import GPU
+from ...panel_kit import StillSampler
 
 
-def text(look: DeviceTable, width: int = 80) -> str:
+def text(look: DeviceTable, width=80) -> str:
     found = build(look, width)
     lines = [found.header] if found.header else []
     lines += [line for row in found.rows for line in row.lines]
@@ -91,7 +95,7 @@ def test_what_others_call_their_processes_is_harmless():
     assert "52;c" not in said
 
 
-def lab(count: int, seconds: int = 300) -> DeviceTable:
+def lab(count: int, seconds=300) -> DeviceTable:
     """So many devices after five minutes, the first of which a run of ours has kept busy."""
     machine, history = gpus(count), History()
     samples = [Sample(d, 0.0 if i else 0.9, 0 if i else 72 << 30, 80 << 30, 60.0, 300.0, 400.0,
@@ -138,7 +142,7 @@ def test_an_inherited_allocation_is_shown_with_its_numbers():
     assert '"3,1"' in said
 
 
-def styles(look: DeviceTable, width: int = 110) -> dict[str, str]:
+def styles(look: DeviceTable, width=110) -> dict[str, str]:
     """Text of each part → its style."""
     return {part.strip(): style for row in build(look, width).rows for line in row.lines
             for part, style in line if part.strip("░ ")}
@@ -161,3 +165,109 @@ def test_a_run_is_on_its_device_since_it_began_and_not_since_it_waits():
                   devices=(("0", 3),))
     assert str(of_runs([run], 1000.0)["0"]) == "● run 3f2a rank 3 · gpt · 01:00"
     assert of_runs([replace(run, started=None)], 1000.0)["0"].since == "15:00"
+
+
+# --- Five minutes of a device's utilisation and memory, and the graphs of them ---
+
+
+def shot(at: float, share: float | None) -> Snapshot:
+    used = None if share is None or math.isnan(share) else int(share * GPU.memory_total)
+    return Snapshot(at, (Sample(GPU, share, used),))
+
+
+def filled(values, first=1000) -> History:
+    history = History()
+    history.learn([shot(first + i, v) for i, v in enumerate(values)])
+    return history
+
+
+@pytest.mark.parametrize("width", [1, 7, 10, 38, 60, 97, 150, 400])
+def test_five_minutes_fit_into_any_width(width):
+    cells, seconds = spread(width)
+    assert cells <= width
+    assert cells * seconds >= SPAN > (cells - 1) * seconds
+    assert len(filled([0.5] * 9).utilization("0", width)) == cells
+    assert len(axis(cells)) == cells
+    assert axis(cells).endswith("now"[:cells])
+
+
+def test_each_value_is_the_mean_of_its_time():
+    over = 30  # ten seconds a cell
+    history = filled([i // 10 / 30 for i in range(300)])  # from a multiple of ten on
+    assert history.utilization("0", over) == pytest.approx([i / 30 for i in range(30)])
+    assert history.memory("0", over) == pytest.approx([i / 30 for i in range(30)], abs=1e-6)
+    assert history.utilization("1", over) == [None] * 30
+
+
+def test_what_is_read_rarely_is_a_line_and_a_pause_is_a_gap():
+    over = 300
+    rare = History()
+    rare.learn([shot(1000 + i * BRIDGED, 0.5) for i in range(20)])
+    assert rare.utilization("0", over)[-19 * BRIDGED - 1:] == [0.5] * (19 * BRIDGED + 1)
+    paused = History()
+    paused.learn([shot(1000, 0.5), shot(1000 + BRIDGED + 1, 0.5)])
+    assert paused.utilization("0", over)[-BRIDGED - 2:] == [0.5, *[None] * BRIDGED, 0.5]
+
+
+def test_unknown_values_are_gaps():
+    over = 300
+    history = filled([0.5, None, math.nan, 7.0, -1.0])
+    assert history.utilization("0", over)[-5:] == [0.5, None, None, 1.0, 0.0]
+
+
+def test_of_two_readings_within_a_second_the_last_one_counts():
+    history = History()
+    history.learn([shot(1000.1, 0.2), shot(1000.9, 0.8)])
+    assert history.utilization("0", 300)[-1] == pytest.approx(0.8)
+
+
+# --- what is offered and judged ----------------------------------------------------------------
+
+
+@pytest.fixture
+def source(monkeypatch):
+    """That of a machine with two GPUs."""
+    async def sample(self, inventory):
+        pass
+
+    monkeypatch.setattr(DeviceSource, "_sample", sample)
+    monkeypatch.setattr("gpu_engine.devices.discover.discover", lambda: gpus(2))
+    monkeypatch.setattr("gpu_engine.devices.discover.cpu_slots", lambda: slots(2))
+    return DeviceSource(gpus(2), StillSampler(gpus(2)))
+
+
+async def test_cpu_slots_are_offered_in_place_of_gpus_and_those_again(source):
+    await source.judge()
+    assert source.freedom
+    history = source.history
+    await source.offer("cpu")
+    assert (source.gpus_aside, source.inventory.is_cpu, source.freedom) == (2, True, None)
+    assert source.history is not history
+    await source.offer("gpu")
+    assert (source.gpus_aside, source.inventory.is_cpu) == (0, False)
+
+
+async def test_a_judgement_of_devices_that_are_no_longer_offered_is_dropped(source, monkeypatch):
+    def meanwhile(folder):
+        source.inventory = slots(2)
+        return {}
+
+    monkeypatch.setattr(leases, "holders", meanwhile)
+    await source.judge()
+    assert source.freedom is None
+
+
+def test_a_clock_that_is_set_back_begins_anew():
+    history = filled([0.9] * 100, first=90_000)
+    history.learn([shot(1000, 0.1)])
+    assert [v for v in history.utilization("0", 300) if v is not None] == [0.1]
+    history.learn([shot(990, 0.8)])  # a little back: older than what is there
+    assert [v for v in history.utilization("0", 300) if v is not None] == [0.1]
+
+
+# --- graphs ----------------------------------------------------------------------------------
+
+
+def test_a_bar_s_scale_is_always_the_whole():
+    assert bars([0.0, 0.5, 1.0, None], "")[0] == "▁▅█ "
+    assert set(bars([0.01] * 9, "")[0]) == {"▁"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
-
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Device
@@ -14,9 +12,17 @@ from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
-from ...panel_kit import StillSampler, panel, screen_text, settled, shown, until
-
-pytestmark = pytest.mark.usefixtures("home")
+from ...panel_kit import (
+    StillSampler,
+    on_top,
+    panel,
+    press,
+    says,
+    screen_text,
+    settled,
+    shown,
+    until,
+)
 
 
 def roles(table: DevicesPane) -> dict[str, str]:
@@ -44,22 +50,19 @@ async def test_a_presets_order_is_kept_and_shown():
         assert "GPU 7 → cuda:0 rank 0   GPU 2 → cuda:1 rank 1   GPU 5 → cuda:2 rank 2   " \
             "GPU 0 → cuda:3 rank 3" in "   ".join(r.sentence() for r in screen.review.plan.ranks)
         assert screen.review.plan.processes[0].env["CUDA_VISIBLE_DEVICES"] == "7,2,5,0"
-        await pilot.press("space")
-        await settled(pilot, screen)
+        await press(pilot, screen, "space")
         assert screen.draft.ids == ["7", "2", "5"]
 
 
 async def test_it_can_be_chosen():
     async with panel(gpus(4), "ddp", sets=("devices.ids=3,1",)) as (pilot, screen):
         table = screen.query_one(DevicesPane)
-        await pilot.press("a")
-        await settled(pilot, screen)
+        await press(pilot, screen, "a")
         assert screen.draft.ids == ["3", "1", "0", "2"]
         await pilot.press("less_than_sign")  # GPU 0, under the cursor
         await settled(pilot, screen)
         assert screen.draft.ids == ["3", "0", "1", "2"]
-        await pilot.press("less_than_sign", "less_than_sign", "greater_than_sign")
-        await settled(pilot, screen)
+        await press(pilot, screen, "less_than_sign", "less_than_sign", "greater_than_sign")
         assert screen.draft.ids == ["3", "0", "1", "2"]
         assert roles(table) == {"0": "rank 1", "1": "rank 2", "2": "rank 3", "3": "rank 0"}
         assert "in your order" in screen_text(pilot.app)
@@ -86,11 +89,9 @@ async def test_all_leaves_out_what_runs_hold():
         async with panel(machine, "ddp", sets=("devices.ids=0",)) as (pilot, screen):
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")
-            await pilot.press("a")
-            await settled(pilot, screen)
+            await press(pilot, screen, "a")
             assert screen.draft.ids == ["0", "2"]
-            await pilot.press("a")
-            await settled(pilot, screen)
+            await press(pilot, screen, "a")
             assert screen.draft.ids == []
 
 
@@ -102,12 +103,12 @@ async def test_the_devices_behind_a_dialog_go_on():
     sampler = StillSampler(machine)
     async with panel(machine, sampler=sampler) as (pilot, screen):
         pilot.app.push_screen(Confirm("Close the panel", "?", yes="Close it"))
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         busy = tuple(replace(s, utilization=0.87) for s in sampler.latest.samples)
         sampler.latest = replace(sampler.latest, samples=busy)
         sampler.recent = (*sampler.recent, sampler.latest)
         await until(pilot, lambda: "87 %" in shown(screen.devices))
-        await until(pilot, lambda: "87 %" in screen_text(pilot.app))
+        await says(pilot, "87 %")
 
 
 # --- what a preset asks for, where the driver is slow -------------------------------------------
@@ -132,7 +133,7 @@ async def test_why_fewer_than_the_preset_asks_for_are_ticked():
     part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:0", 1, "MIG-a", 10 << 30)
     machine = replace(gpus(1), devices=(card, part))
     async with panel(machine, "ddp", sets=("devices.pick=2",)) as (pilot, screen):
-        await until(pilot, lambda: "2 free" in screen_text(pilot.app))
+        await says(pilot, "2 free")
         assert screen.draft.ids == ["0"]
         said = " ".join(shown(screen.devices).replace("│", " ").split())
         assert "asks for the 2 freest devices, and 1 can be taken" in said

@@ -15,9 +15,7 @@ from gpu_panel.launch.fields import OWN_COMMAND
 from gpu_panel.run.headline import what_is_trained
 
 from ....conftest import gpus
-from ...panel_kit import panel, screen_text, settled, type_into
-
-pytestmark = pytest.mark.usefixtures("home")
+from ...panel_kit import panel, press, screen_text, type_into
 
 
 def plan(*command, devices=3, **sections):
@@ -116,8 +114,7 @@ async def test_only_what_the_command_is_told_is_in_the_form_and_the_plan(tmp_pat
         assert not any(map(has, ("train-lr", "batch-size", "amp-dtype", "train-clip",
                                  "run-python")))
         assert all(map(has, ("parallel-mode", "train-restarts", "run-grace", "name")))
-        await pilot.press("escape", "3")
-        await settled(pilot, screen)
+        await press(pilot, screen, "escape", "3")
         said = " ".join(screen_text(pilot.app).replace("│", " ").split())
         assert "your command sets its own batch size and lr" in said
         await type_into(pilot, screen, "f-task-command", "python train.py --lr {lr}")

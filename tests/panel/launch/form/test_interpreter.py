@@ -1,28 +1,25 @@
 """The interpreter in the form: none that has torch, one that is typed, one that is found."""
 
-from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from textual.widgets import Input
 
-from gpu_engine.interpreters import candidates
-from gpu_engine.interpreters.candidates import Place
+from gpu_engine.interpreters import choose
+from gpu_engine.interpreters.choose import Place
 
 from ....conftest import slots
 from ....interpreters.environments import environment, torch_in
 from ...panel_kit import panel, problems_below, settled, type_into
 
-pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.own_torch]
+pytestmark = pytest.mark.own_torch
 
 
-async def test_none_has_torch_one_is_typed_and_one_is_found(tmp_path: Path, monkeypatch) -> None:
+async def test_none_has_torch_one_is_typed_and_one_is_found(tmp_path, monkeypatch):
     environment(tmp_path / "bare")
     torch_in(environment(tmp_path / "cuda"))
     paths = {name: str(tmp_path / name / "bin" / "python") for name in ("bare", "cuda")}
     bare, cuda = Place(paths["bare"], "$VIRTUAL_ENV"), Place(paths["cuda"], "conda's cuda")
-    monkeypatch.setattr(candidates, "in_order", lambda folder, environ: iter([bare]))
+    monkeypatch.setattr(choose, "in_order", lambda folder, environ: iter([bare]))
     async with panel(slots(1), "single", sets=("devices.ids=cpu:0",)) as (pilot, screen):
         assert screen.review.plan is None
         [problem] = problems_below(screen)
@@ -30,7 +27,7 @@ async def test_none_has_torch_one_is_typed_and_one_is_found(tmp_path: Path, monk
         await type_into(pilot, screen, "f-run-python", paths["cuda"])
         assert problems_below(screen) == []
         assert screen.review.plan.processes[0].argv[0] == paths["cuda"]
-        monkeypatch.setattr(candidates, "in_order", lambda folder, environ: iter([cuda]))
+        monkeypatch.setattr(choose, "in_order", lambda folder, environ: iter([cuda]))
         await type_into(pilot, screen, "f-run-python", "")
         await settled(pilot, screen)
         assert screen.query_one("#f-run-python", Input).placeholder.startswith(

@@ -22,14 +22,12 @@ from ....plans import plan
 from ....sweep.made import ended, nobody_starts, submitted
 from ...compare.test_screen import train, written, written_live
 from ...panel_kit import panel, shown, until
-from ...run_kit import Written, flat
+from ...run_kit import Written, flat, on_top
 from ..runs.test_pane import at_the_runs
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
-def readers(monkeypatch) -> list[str]:
+def readers(monkeypatch):
     """The ids of the runs for whose ranks a reader was made."""
     made: list[str] = []
 
@@ -111,7 +109,7 @@ async def test_of_a_sweep_the_run_that_is_first_is_shown(monkeypatch):
         table = await at_the_runs(pilot, screen, 2)
         await says(pilot, screen, f"run {table.sweep_at_cursor.members[0].id}")
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, SweepScreen))
+        await on_top(pilot, SweepScreen)
 
 
 # --- when it reads ------------------------------------------------------------------------------
@@ -123,11 +121,11 @@ async def test_enter_and_the_way_back_read_nothing_again(readers):
         await says(pilot, screen, "step 100")
         store = screen.query_one(RunPage).store
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        await on_top(pilot, RunScreen)
         assert pilot.app.screen.store is store
         assert store.caught_up
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         await says(pilot, screen, "step 100")
         assert readers == [run.id]
 

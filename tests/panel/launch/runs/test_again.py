@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 
-import pytest
 from textual.widgets import Input
 
 from gpu_engine.launching.launcher import prepare
@@ -12,14 +13,13 @@ from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
-from gpu_panel.common.dialogs import Confirm
+from gpu_panel.common.dialogs import AskLine, Confirm, Message
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
-from ...panel_kit import panel, screen_text, settled, until
+from ...panel_kit import on_top, panel, says, screen_text, settled, until
 from .test_pane import at_the_runs
 
-pytestmark = pytest.mark.usefixtures("home")
 DIGITS = {"name": "seven", "task": {"use": "gpu_engine.tasks.digits:Digits"},
           "devices": {"ids": ["cpu:1"]}, "parallel": {"mode": "single"},
           "batch": {"size": 48}, "train": {"steps": 9, "lr": 0.01}}
@@ -66,10 +66,48 @@ async def test_from_the_runs_own_screen_and_what_is_unsaved_is_asked_about():
         await pilot.press("Y")
         assert pilot.app.clipboard == "\n".join(run.require_plan().lines)
         await pilot.press("e")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+        await on_top(pilot, Confirm)
         assert screen.draft.value("batch.size") == 6
         await pilot.press("y")
         await until(pilot, lambda: screen.draft.run is not None)
         await settled(pilot, screen)
         assert "Task" in screen_text(pilot.app)  # the form has come forward
         assert screen.draft.value("batch.size") == 48
+
+
+# --- Exporting from the list and from a run's screen, by the real command line ---
+
+
+async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = ended()
+    steps = [{"t": 5.0, "kind": "step", "step": 2, "n": 2, "epoch": 0, "loss": 3.0,
+              "losses": [4.0, 2.0], "lr": 0.1, "samples_per_s": 1.0, "data_wait": 0.0,
+              "skipped": 0}]
+    run.events(0).write_text("".join(json.dumps(line) + "\n" for line in steps))
+    async with panel(slots(2), size=(80, 24)) as (pilot, screen):
+        await at_the_runs(pilot, screen, 1)
+        await pilot.press("E")
+        await says(pilot, "TensorBoard")
+        await pilot.press(*"as csv")
+        await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
+        await pilot.press("enter")
+        await on_top(pilot, AskLine)
+        field = pilot.app.screen.query_one(Input)
+        assert field.value == f"{run.id}.csv"
+        field.value = "/proc/none/figures.csv"
+        await pilot.press("enter")
+        await on_top(pilot, Message)
+        assert "/proc/none" in screen_text(pilot.app)
+        await pilot.press("escape", "E")
+        await says(pilot, "TensorBoard")
+        await pilot.press(*"as csv")
+        await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
+        await pilot.press("enter")
+        await on_top(pilot, AskLine)
+        await pilot.press("enter")
+        written = tmp_path / f"{run.id}.csv"
+        await until(pilot, written.exists)
+    with written.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], float(row["train/loss"])) for row in rows] == [("1", 4.0), ("2", 2.0)]

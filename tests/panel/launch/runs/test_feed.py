@@ -47,7 +47,7 @@ def text(line, width=120):
     return "\n".join("".join(part for part, _ in each) for each in row.lines)
 
 
-def test_a_finished_run_has_its_last_figures(home):
+def test_a_finished_run_has_its_last_figures():
     make()
     (line,), older = RunsFeed().refresh()
     assert (line.state, line.step, line.total, line.loss, older) == ("completed", 3, 3, 1.5, 0)
@@ -58,7 +58,7 @@ def test_a_finished_run_has_its_last_figures(home):
     assert "just now" in said
 
 
-def test_every_run_is_listed_before_the_figures_are_read(home, monkeypatch):
+def test_every_run_is_listed_before_the_figures_are_read(monkeypatch):
     """Live ones first, then the newest, however old a live one is."""
     monkeypatch.setattr(runs_feed, "NEWEST", 2)
     run, lock = create_run("old", "", PLAN)
@@ -100,7 +100,7 @@ class StepClock:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home, monkeypatch, full):
+def test_a_run_that_stands_still_says_so_in_place_of_its_rate(monkeypatch, full):
     run, lock = create_run("toy", "", PLAN)
     try:
         run.write_state(runs.State("running", run.id, "toy", 1.0, started=2.0))
@@ -125,7 +125,7 @@ def test_a_run_that_stands_still_says_so_in_place_of_its_rate(home, monkeypatch,
         os.close(lock)
 
 
-def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
+def test_nobody_stands_still_while_the_past_is_read(monkeypatch):
     """A long run that is listed for the first time: its last figures are read only later."""
     read = reader.RunReader.read  # a look reads for some time, here one piece
     monkeypatch.setattr(reader.RunReader, "read",
@@ -152,7 +152,7 @@ def test_nobody_stands_still_while_the_past_is_read(home, monkeypatch):
 
 
 @pytest.mark.parametrize("state", ["running", "completed"])
-def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(home, state):
+def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(state):
     run, lock = create_run("toy", "", PLAN)
     try:
         for first, last, loss in ((1, 20, 9.0), (6, 10, 1.0)):
@@ -165,7 +165,7 @@ def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(home, state):
         os.close(lock)
 
 
-def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
+def test_only_the_ends_of_long_files_are_read(monkeypatch):
     make(losses=[5.0] * 4000 + [0.25], total=4001)
     read: list[object] = []
 
@@ -180,7 +180,7 @@ def test_only_the_ends_of_long_files_are_read(home, monkeypatch):
     assert (line.step, line.total) == (4001, 4001)
 
 
-def test_a_run_that_was_resumed_for_more_has_the_new_total(home):
+def test_a_run_that_was_resumed_for_more_has_the_new_total():
     run = make(losses=[5.0] * 4000, total=2000)  # from the first attempt
     told = plan(spec={"task": {"use": "toy:Toy"}, "train": {"steps": 5000}})
     (run.path / "plan.json").write_text(json.dumps(told.to_dict()))
@@ -188,7 +188,7 @@ def test_a_run_that_was_resumed_for_more_has_the_new_total(home):
     assert (line.step, line.total) == (4000, 5000)
 
 
-def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
+def test_a_finished_run_is_read_once_until_its_state_changes(monkeypatch):
     run = make()
     feed = RunsFeed()
     feed.refresh()
@@ -203,7 +203,7 @@ def test_a_finished_run_is_read_once_until_its_state_changes(home, monkeypatch):
     assert (line.step, line.loss, unread) == (3, 1.5, 1)  # as before until they are read again
 
 
-def test_a_run_that_can_not_be_shown_is_logged_once_and_shown_when_it_can(home, monkeypatch):
+def test_a_run_that_can_not_be_shown_is_logged_once_and_shown_when_it_can(monkeypatch):
     make()
     feed, logged = RunsFeed(), []
     monkeypatch.setattr(runs_feed.errors, "record", logged.append)
@@ -221,7 +221,7 @@ def test_where_a_piece_of_a_long_curve_was_not_read_the_loss_before_it_holds():
     assert figures._evenly([(1, 4.0), (2, 2.0), (100, 1.0)], 4) == (3.0, 3.0, 3.0, 1.0)
 
 
-def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(home, monkeypatch):
+def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 1)
     made = [make(name=f"toy{i}", created=1000.0 - i) for i in range(3)]
     feed = RunsFeed()
@@ -233,7 +233,7 @@ def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(home, monkeyp
     assert [bool(line.reason) for line in feed.refresh()[0]] == [True, True, True]
 
 
-def test_damage_is_not_raised(home):
+def test_damage_is_not_raised():
     run = make()
     run.events(0).write_bytes(b'{"t": 1, "kind": "step", "step": "x", "loss": []}\n\xff\xfe{{{\n')
     (run.path / "plan.json").write_text(json.dumps({"ranks": [7, {"rank": "a"}], "mode": []}))
@@ -241,7 +241,7 @@ def test_damage_is_not_raised(home):
     assert "completed" in text(line)
 
 
-def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine(home):
+def test_a_live_run_names_the_processes_of_its_ranks_on_this_machine():
     run, lock = create_run("toy", "", replace(PLAN, node_rank=1))
     try:
         for rank, node in ((0, 0), (1, 1)):
@@ -277,7 +277,7 @@ def supervised(run, reason):
     return lock
 
 
-def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(home, monkeypatch):
+def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch):
     """Below what runs, above what has ended."""
     asked = []
     monkeypatch.setattr("gpu_engine.queue.serve.ensure", lambda: asked.append(1) or 3)

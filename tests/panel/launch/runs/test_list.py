@@ -38,15 +38,15 @@ from gpu_panel.launch.runs import FilterInput
 from .... import event_lines, powers
 from ....conftest import slots
 from ....plans import plan
-from ...panel_kit import panel, screen_text, shown, until
+from ...panel_kit import on_top, panel, says, screen_text, shown, until
 from .test_pane import at_the_runs
 
-pytestmark = pytest.mark.usefixtures("home")
 PLAN = plan(spec={"task": {"use": "toys:Toy"}})
 
 
-def ended(name: str, state: str = "completed", *, loss: float = 1.0, age: float = 0.0,
-          took: float = 60.0, reason: str | None = None) -> Run:
+def ended(
+        name: str, state='completed', *, loss=1.0, age=0.0, took=60.0, reason: str |
+        None=None) -> Run:
     run, lock = create_run(name, "", PLAN)
     os.close(lock)
     event_lines.append(run.events(0), event_lines.line("step", {"step": 9, "n": 1, "loss": loss}))
@@ -94,13 +94,13 @@ async def test_runs_are_found_by_typing_and_put_in_order():
         assert "11:40" in shown(table)
 
         await pilot.press("C")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+        await on_top(pilot, AskLine)
         asked = pilot.app.screen.query_one(Input)
         assert asked.value.split() == list(DEFAULT)
         asked.value = " ".join(name for name in (*DEFAULT, "train.lr", "not") if name != "name")
-        await until(pilot, lambda: "there is no column not" in screen_text(pilot.app))
+        await says(pilot, "there is no column not")
         await pilot.press("enter", "end", "e", "enter")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await on_top(pilot, screen)
         assert set(table.columns) == {*DEFAULT, "train.lr", "note"} - {"name"}
         await until(pilot, lambda: "why?" in shown(table))
         assert "best one" not in shown(table)
@@ -143,14 +143,14 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
             assert len(screen.query_one(KeyBar).shown) <= 8
 
             await pilot.press("t")
-            await until(pilot, lambda: isinstance(pilot.app.screen, TagsDialog))
+            await on_top(pilot, TagsDialog)
             await pilot.press(*"lr a!", "enter")
-            await until(pilot, lambda: "'a!' can't be a tag" in screen_text(pilot.app))
+            await says(pilot, "'a!' can't be a tag")
             await pilot.press("backspace", "backspace", "backspace", "enter")
             await until(pilot, lambda: all(line.tags == ("lr",) for line in table.lines))
 
             await pilot.press("s")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             said = " ".join(screen_text(pilot.app).split())
             assert f"Stop run {live.id}" in said
             assert f"{live.id} long" in said
@@ -159,7 +159,7 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
             await until(pilot, lambda: stopped == [live.id])
 
             await pilot.press("x")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+            await on_top(pilot, Confirm)
             said = screen_text(pilot.app)
             assert "Remove 2 runs" in said
             assert f"{first.id} one, {second.id} two" in said
@@ -184,7 +184,7 @@ async def test_what_is_typed_behind_a_key_that_asks_is_the_answer(monkeypatch):
         for key in "nxsb1":
             pilot.app.post_message(Key(key, key))
         await until(pilot, lambda: isinstance(pilot.app.screen, AskLine)
-                    and pilot.app.screen.query_one(Input).value == "xsb1")
+                    and [field.value for field in pilot.app.screen.query(Input)] == ["xsb1"])
 
 
 async def test_a_name_is_written_on_a_run():
@@ -192,7 +192,7 @@ async def test_a_name_is_written_on_a_run():
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         table = await at_the_runs(pilot, screen, 1)
         await pilot.press("n")
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine))
+        await on_top(pilot, AskLine)
         notes.change(run.path, lambda now: now.with_tags(["meanwhile"]))
         await pilot.press(*"good", "enter")
         await until(pilot, lambda: table.lines[0].name == "good")
@@ -200,7 +200,7 @@ async def test_a_name_is_written_on_a_run():
         with powers.root_powers_dropped():
             (run.path / "notes.json").chmod(0)
             await pilot.press("n")
-            await until(pilot, lambda: isinstance(pilot.app.screen, Message))
+            await on_top(pilot, Message)
             assert "can't be read: permission denied" in " ".join(
                 screen_text(pilot.app).replace("│", "").split())
             (run.path / "notes.json").chmod(0o600)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-
-import pytest
 
 from gpu_engine.launching import launcher as launch
-from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_feed as runs_feed
@@ -17,18 +13,11 @@ from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
+from ....odd_runs import ended
 from ....plans import plan
-from ...panel_kit import panel, screen_text, until
+from ...panel_kit import on_top, panel, says, screen_text, until
 
-pytestmark = pytest.mark.usefixtures("home")
 PLAN = plan()
-
-
-def ended(state: str = "stopped", age: float = 0.0) -> runs.Run:
-    run, lock = create_run("toy", "[train]\nsteps = 9\n", PLAN)
-    os.close(lock)
-    run.write_state(runs.State(state, run.id, "toy", time.time() - age, ended=time.time()))
-    return run
 
 
 async def at_the_runs(pilot, screen, count: int) -> RunsPane:
@@ -40,12 +29,12 @@ async def at_the_runs(pilot, screen, count: int) -> RunsPane:
 
 
 async def test_only_what_can_be_done_is_offered():
-    stopped, (live, lock) = ended(age=5), create_run("long", "", PLAN)
+    stopped, (live, lock) = ended("stopped", 5), create_run("long", "", PLAN)
     try:
         async with panel(slots(1), size=(80, 24)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 2)
             assert table.line_at_cursor.id == live.id
-            await until(pilot, lambda: "s stop" in screen_text(pilot.app))
+            await says(pilot, "s stop")
             said = screen_text(pilot.app)
             assert "u resume" not in said
             assert len(screen.query_one(KeyBar).shown) <= 8
@@ -61,25 +50,25 @@ async def test_only_what_can_be_done_is_offered():
         os.close(lock)
 
 
-async def test_resume_from_the_list(monkeypatch: pytest.MonkeyPatch):
-    run = ended()
+async def test_resume_from_the_list(monkeypatch):
+    run = ended("stopped")
     asked: list[object] = []
     monkeypatch.setattr(launch, "resume",
                         lambda run, sets=(), **more: asked.append((run.id, sets)))
     async with panel(slots(1)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
         await pilot.press("u")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ResumeDialog))
+        await on_top(pilot, ResumeDialog)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        await on_top(pilot, RunScreen)
         assert asked == [(run.id, [])]
         assert pilot.app.screen.run_folder.id == run.id
 
 
-async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
+async def test_every_run_can_be_reached(monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 5)
     monkeypatch.setattr(runs_feed, "SPELL", -1.0)
-    made = [ended(age=n) for n in range(60)]
+    made = [ended("stopped", n) for n in range(60)]
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         table = await at_the_runs(pilot, screen, 60)  # their figures come afterwards
         assert "60 earlier" in str(table.border_title)
@@ -88,7 +77,7 @@ async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
         await until(pilot, lambda: "reading" not in str(table.border_title))
         await pilot.press("home", "pagedown")
         seen = table.key_at_cursor
-        await until(pilot, lambda: seen in screen_text(pilot.app))
+        await says(pilot, seen)
         assert 5 < [r.id for r in made].index(seen) < 12  # one page further
         await pilot.press("pageup")
         assert table.key_at_cursor == made[0].id
@@ -96,13 +85,13 @@ async def test_every_run_can_be_reached(monkeypatch: pytest.MonkeyPatch):
         assert table.key_at_cursor == made[-1].id
         await until(pilot, lambda: made[-1].id in screen_text(pilot.app))
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen))
+        await on_top(pilot, RunScreen)
         assert pilot.app.screen.run_folder.id == made[-1].id
 
 
-def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch: pytest.MonkeyPatch):
+def test_an_older_run_that_was_resumed_is_live_at_once(monkeypatch):
     monkeypatch.setattr(runs_feed, "NEWEST", 2)
-    old = [ended(age=n) for n in range(4)][-1]
+    old = [ended("stopped", n) for n in range(4)][-1]
     feed = runs_feed.RunsFeed()
     assert [line.live for line in feed.refresh()[0]] == [False] * 4
     lock = reopen_run(old, "", PLAN)

@@ -1,1 +1,0 @@
-"""Taking what runs have recorded out of gpu-panel: a page to read, or the figures."""
