@@ -78,8 +78,8 @@ class StandingStill:
         self._pause = min(2 * self._pause, _AT_MOST_EVERY)
         said, self._said = self._said, self._event(
             step, phase, _frames(sys._current_frames().get(self._main or 0)), works)
-        same = said is not None and (said.works, said.stack, said.collectives) == (
-            works, self._said.stack, self._said.collectives)
+        same = said is not None and (said.works, said.stack, said.collectives, said.worker) == (
+            works, self._said.stack, self._said.collectives, self._said.worker)
         return None if same else self._said
 
     def failed(self, step: int, phase: str, trace: TracebackType | None) -> schema.Stands | None:
@@ -163,6 +163,8 @@ def line_of(file: str, line: int, function: str) -> str:
 _ASK = getattr(signal, "SIGRTMAX", 64) - 5
 """The signal at which a process that a rank has forked says where it is, which nobody else uses."""
 _ANSWER = "gpu-panel-stacks"
+_ANSWERS = 1.0
+"""Seconds in which an answer comes: on a busy machine a process has to wait for its turn."""
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
@@ -192,10 +194,16 @@ def _fetching(pid: int) -> str | None:
         if not answers or not int(caught.split("SigCgt:")[1].split()[0], 16) >> _ASK - 1 & 1:
             return None
         with max(answers, key=lambda fd: int(fd.name)).open() as file:
-            file.seek(0, os.SEEK_END)
+            before = file.seek(0, os.SEEK_END)
             os.kill(pid, _ASK)
-            time.sleep(0.1)
-            main = file.read().rpartition("(most recent call first):")[2]
+            text, deadline = "", time.monotonic() + _ANSWERS
+            while time.monotonic() < deadline:
+                time.sleep(0.1)
+                file.seek(before)
+                last, text = text, file.read()
+                if text and text == last:  # it is written in pieces
+                    break
+            main = text.rpartition("(most recent call first):")[2]
     except (OSError, ValueError, IndexError):
         return None
     frames = [(file, int(line), name) for file, line, name in _FRAME.findall(main)]
