@@ -122,6 +122,11 @@ def test_a_device_that_is_not_there():
         "a": "for 5, which this machine does not have now", "b": ("0",)}
 
 
+def test_a_run_for_more_devices_than_there_are_keeps_none_from_others():
+    assert answers([ask("a", count=4), ask("b", count=2)], machine(gpu(0), gpu(1))) == {
+        "a": "for any 4 GPUs; this machine has 2", "b": ("0", "1")}
+
+
 def test_another_users_run_comes_first_like_one_of_ours():
     line = [ask("theirs", 0, owner="alice"), ask("b", 0), ask("c", 1)]
     waits = {"b": "for GPU 0, for which a run of alice comes first", "c": ("1",)}

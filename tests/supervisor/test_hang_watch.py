@@ -13,6 +13,7 @@ from gpu_engine.common import procs
 from gpu_engine.events.reader import Tail
 from gpu_engine.runs import folder as runs
 from gpu_engine.supervisor import hang_watch
+from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.ranks import RankState
 
 from ..event_lines import from_dict
@@ -125,3 +126,12 @@ def test_the_stacks_of_all_ranks_are_waited_for(tmp_path, monkeypatch):
     cause = watch.judge(ranks)
     assert cause is not None
     assert (cause.rank, cause.traceback) == (1, "where rank 1 is")  # which is furthest behind
+
+
+def test_a_run_that_is_stopped_while_it_hangs_was_stopped(tmp_path):
+    hung = Attempt(1, hang=runs.Cause("hang: rank 1 stands still", 1, "Hang"))
+    run, plan = runs.Run(tmp_path), None  # of a plan nothing is looked at without a process
+    assert hung.judge(run, plan, is_task=True, stop_asked=True, oom_kills=None) == (
+        "stopped", None, None)
+    assert hung.judge(run, plan, is_task=True, stop_asked=False, oom_kills=None)[0] \
+        == "failed"

@@ -67,6 +67,11 @@ def test_modes_are_compared_on_the_same_devices_of_which_single_takes_the_first(
         assert to_dict(members(spec, "train.lr=1,2")[0].spec, defaults=False)["devices"] == chosen
 
 
+def test_repeats_count_on_from_the_seed_of_the_spec():
+    spec = from_dict(to_dict(TASK) | {"train": {"seed": 7}})
+    assert [m.spec.train.seed for m in members(spec, "train.lr=1", repeat=3)] == [7, 8, 9]
+
+
 def test_names_tell_the_values_shortly():
     found = members(TASK, "train.lr=3e-4", "batch.size=128", repeat=2)
     assert [m.spec.name for m in found] == ["vgg lr=3e-4 size=128 #1", "vgg lr=3e-4 size=128 #2"]

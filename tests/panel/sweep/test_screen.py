@@ -144,6 +144,12 @@ def test_a_sweep_is_one_line_where_its_first_run_would_be():
         "▣ ▾ sweep       s72d4 vgg  2 of its 4 runs match · 1 running · 1 failed"
 
 
+def test_of_the_runs_that_wait_the_last_of_the_line_is_stopped_first():
+    [sweep] = fold([run("a1", "running", 1), run("a2", "queued", 2), run("a3", "queued", 3)], ())
+    assert [e.id for e in sweep.to_stop] == ["a3", "a2", "a1"]
+
+
+
 MEMBERS = [one(1, "1e-3", least=0.5, repeat=1), one(2, "1e-3", least=0.7, repeat=2),
            one(3, "3e-4", "failed", least=0.2, repeat=1, why="rank 0: boom"),
            one(4, "3e-4", "queued", repeat=2)]
