@@ -103,6 +103,20 @@ def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_move
     assert looks(seen) == []
 
 
+def test_a_standstill_that_comes_soon_after_another_is_told_later_if_it_goes_on(made, monkeypatch):
+    made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
+    seen, why = RunWatch(made.run), ["it stands"]
+    monkeypatch.setattr(watch.Figures, "standing", lambda figures, state: why[0])
+    assert [told.event for told in looks(seen)] == ["stalled"]
+    why[0] = None
+    assert looks(seen) == []
+    why[0] = "it stands again"
+    assert looks(seen) == [], "two within ten minutes are one message"
+    monkeypatch.setattr(watch, "_APART", 0.0)
+    assert [told.why for told in looks(seen)] == ["it stands again"]
+    assert looks(seen) == []
+
+
 def test_a_rank_that_comes_later_is_looked_at_too(made, monkeypatch):
     monkeypatch.setattr(watch, "_RANKS_EVERY", 0.0)
     made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))

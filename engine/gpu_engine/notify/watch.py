@@ -110,6 +110,8 @@ class RunWatch:
         self._figures = Figures(run)
         self._read = self._stalled_at = float("-inf")
         self._lost = self._still = 0
+        self._stall_told = False
+        """Of the standstill that goes on now."""
         self._goes_on = goes_on
 
     @property
@@ -156,9 +158,11 @@ class RunWatch:
     def _stall(self, state: State, now: float) -> Happened | None:
         why = self._figures.standing(state)
         self._still = self._still + 1 if why is not None else 0
-        if self._still != _SURE or now - self._stalled_at < _APART:
+        self._stall_told &= self._still > 0
+        # One that comes soon after the last that was told is told later, if it goes on.
+        if self._still < _SURE or self._stall_told or now - self._stalled_at < _APART:
             return None
-        self._stalled_at = now
+        self._stalled_at, self._stall_told = now, True
         return Happened("stalled", f"{_key(state)} stall {time.time():.0f}", state,
                         self._figures.view.progress(), why)
 
