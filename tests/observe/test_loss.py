@@ -63,6 +63,8 @@ def test_a_scaled_loss_is_traced_to_the_unscaled_one():
     losses.scaled(other, [loss, loss], scale)
     losses.add(sum(other), None)
     assert losses.take() == pytest.approx(0.2)
+    losses.add(loss * 3, None)  # a plain one behind it, as of a second optimizer
+    assert losses.take() == pytest.approx(0.3)
 
 
 def test_thousands_of_losses_without_a_step_are_one_sum():
