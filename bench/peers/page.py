@@ -44,18 +44,12 @@ def rendered(groups: Mapping[str, Group]) -> str:
 def _table(pairs: Iterable[compare.Pair]) -> str:
     lines = [f"| {MEASURES[p.group, p.measure].title}, {p.case} | {p.ours} "
              f"{MEASURES[p.group, p.measure].text(p.our.median)} | {p.peer} "
-             f"{MEASURES[p.group, p.measure].text(p.their.median)} | {_times(p.ratio)} |"
+             f"{MEASURES[p.group, p.measure].text(p.their.median)} | {p.ratio.median:.2f} |"
              for p in pairs]
     if not lines:
         return "None.\n"
     return "\n".join(["| | ours, median | the other, median | ours ÷ the other |",
                       "|---|---|---|---|", *lines]) + "\n"
-
-
-def _times(ratio: compare.Spread) -> str:
-    if ratio.rounds == 1:
-        return f"{ratio.median:.2f} in one round"
-    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _why(lost: Iterable[compare.Pair]) -> str:
