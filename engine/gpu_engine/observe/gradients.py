@@ -11,7 +11,7 @@ gradients of several tasks) does not step on what the last call left there: its 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,7 +45,9 @@ def _clear(optimizer: Any) -> bool:
 class Gradients:
     """Watches the gradients of all optimizers that have stepped."""
 
-    def __init__(self) -> None:
+    def __init__(self, alive: Callable[[], list[Any]]) -> None:
+        """`alive` gives torch's optimizers that have stepped and still exist."""
+        self._alive = alive
         self._suspected = 0
         """How many losses there were when all gradients were found to be gone, until that
         `backward()` has ended."""
@@ -66,15 +68,15 @@ class Gradients:
 
     # --- losses that no step uses ----------------------------------------------------------------
 
-    def backward_begins(self, optimizers: list[Any], losses: int) -> None:
+    def backward_begins(self, losses: int) -> None:
         """Called with how many losses there are since the last step."""
         self._clipped.clear()
-        if losses and optimizers and all(map(_clear, optimizers)):
+        if losses and (optimizers := self._alive()) and all(map(_clear, optimizers)):
             self._suspected = losses
 
-    def backward_ended(self, optimizers: list[Any]) -> None:
+    def backward_ended(self) -> None:
         if self._suspected:
-            brought = {id(o): weakref.ref(grad) for o in optimizers
+            brought = {id(o): weakref.ref(grad) for o in self._alive()
                        if (grad := _first(o)) is not None}
             if brought:
                 self._brought, self._left_out = brought, self._suspected
@@ -104,12 +106,12 @@ class Gradients:
 
     # --- clipping --------------------------------------------------------------------------------
 
-    def clip_begins(self, optimizers: list[Any], steps: int) -> None:
+    def clip_begins(self, steps: int) -> None:
         """Called before gradients that are scaled may be clipped, after so many steps."""
         # A tensor's version counts changes in place: nothing public says whether one was clipped.
         self._clips_over = self._clips_over or steps > _CLIP_STEPS
         self._versions = [] if self._clips_over else [
-            (id(o), grad, getattr(grad, "_version", 0)) for o in optimizers
+            (id(o), grad, getattr(grad, "_version", 0)) for o in self._alive()
             if (grad := _first(o)) is not None]
 
     def clip_ended(self, most: Any) -> None:

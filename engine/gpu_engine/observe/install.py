@@ -148,7 +148,7 @@ def _scaler_stepped(stepped: int, *_: Any, **__: Any) -> None:
 
 def _clip_begins(*_: Any, **__: Any) -> None:
     if not observer.losses.unscaled:
-        observer.gradients.clip_begins(observer.optimizers.alive(), observer.stepped)
+        observer.gradients.clip_begins(observer.stepped)
 
 
 def _clip_ended(_: Any, __: Any, parameters: Any, most: Any = None, *___: Any, **kwargs: Any

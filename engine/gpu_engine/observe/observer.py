@@ -71,7 +71,7 @@ class Observer:
         """The rank of `rec`."""
         self.here = _ThreadState()
         self.optimizers = Optimizers()
-        self.gradients = Gradients()
+        self.gradients = Gradients(self.optimizers.alive)
         self._by_hand: Optimizer | None = None
         """Under whose number calls of backward() are recorded as steps."""
         self._faults = 0
@@ -160,7 +160,7 @@ class Observer:
                 rec.tracer.stepped(self.steps_so_far())
             if not self.here.steps and not self.stepped:
                 self._without_steps(rec)
-            self.gradients.backward_begins(self.optimizers.alive(), len(self.losses))
+            self.gradients.backward_begins(len(self.losses))
             self.losses.add(tensors, gradients)
         rec.phase = BACKWARD
         rec.parts.begin_backward()
@@ -170,7 +170,7 @@ class Observer:
         """Called after it. Where it raises, that is the phase in which the script has failed."""
         rec.phase = OPTIMIZER if self.here.steps else RUNNING
         rec.parts.here(parts.BACK)
-        self.gradients.backward_ended(self.optimizers.alive())
+        self.gradients.backward_ended()
 
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
@@ -331,7 +331,8 @@ class Observer:
         self.tried = self.off = False
         self.findings = self.last_gradient = None
         self.losses = Losses()
-        self.optimizers, self.gradients = Optimizers(), Gradients()
+        self.optimizers = Optimizers()
+        self.gradients = Gradients(self.optimizers.alive)
         self._by_hand = None
         self.stepped = 0
         self.here = _ThreadState()
