@@ -63,7 +63,7 @@ def processes(run: Path) -> list[int]:
 
 def end(run: Path, first: signal.Signals = signal.SIGTERM, grace: float = GRACE, *,
         now: bool = False) -> None:
-    """End the processes that `processes` finds, new ones included: with the signal `first`, as a
+    """End the processes that `processes` finds, new ones included, and wait until they are gone: with the signal `first`, as a
     stop begins, and after `grace` seconds with SIGKILL. `now`: SIGKILL at once.
 
     Each process is held by a pidfd while it is checked, so that the signal can't reach another one
@@ -71,16 +71,17 @@ def end(run: Path, first: signal.Signals = signal.SIGTERM, grace: float = GRACE,
     """
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
     kill = time.monotonic() + (0.0 if now else grace)
-    asked: set[int] = set()
-    while left := processes(run):
+    asked: dict[int, int | None] = {}
+    # A process that ends gives up its environment a moment before it is gone.
+    while left := sorted({*processes(run), *(p for p, t in asked.items() if procs.alive(p, t))}):
         late = time.monotonic() - kill
         if late > 2 * GRACE:
             raise UserError(f"run {run.name}: these of its processes can't be ended: "
                             f"{', '.join(map(str, left))}")
-        for pid in left if late >= 0 else set(left) - asked:
-            asked.add(pid)
+        for pid in left if late >= 0 else set(left) - set(asked):
+            asked[pid] = procs.start_ticks(pid)
             with contextlib.suppress(OSError):
-                procs.send(pid, procs.start_ticks(pid), signal.SIGKILL if late >= 0 else first,
+                procs.send(pid, asked[pid], signal.SIGKILL if late >= 0 else first,
                            lambda found: _belongs(found, wanted))
         time.sleep(0.05)
 
