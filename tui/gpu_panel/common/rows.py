@@ -19,10 +19,12 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from gpu_panel.charts import palette
 from gpu_panel.common.painting import entitle, refresh_changed
 
 Part = tuple[str, str]
-"""Text and its style: "", "dim", "strong", "good", "warn", "bad", "accent" or "track"."""
+"""Text and its style: "", "dim", "strong", "good", "warn", "bad", "accent", "track", or "hue 3",
+the third of the palette's hues."""
 Line = tuple[Part, ...]
 
 STYLES = ("dim", "strong", "good", "warn", "bad", "accent", "track", "cursor", "head")
@@ -205,7 +207,9 @@ class Rows(ScrollView, can_focus=True):
 
     def _style(self, name: str) -> Style:
         if name not in self._styles:
-            self._styles[name] = self.get_component_rich_style(f"rows--{name}", partial=True)
+            kind, _, number = name.partition(" ")
+            self._styles[name] = palette.strokes(self.app)[int(number) % palette.HUES] \
+                if kind == "hue" else self.get_component_rich_style(f"rows--{name}", partial=True)
         return self._styles[name]
 
     def render_line(self, y: int) -> Strip:
