@@ -17,7 +17,6 @@ from textual.widget import Widget
 from gpu_engine.common.series import Series
 from gpu_engine.common.ticks import tick_labels
 from gpu_panel.charts import marks as marking
-from gpu_panel.charts import palette
 from gpu_panel.charts.axes import (
     Axes,
     ColumnValues,
@@ -30,6 +29,7 @@ from gpu_panel.charts.axes import (
 )
 from gpu_panel.charts.braille import Canvas, Point, band, stroke, thick
 from gpu_panel.charts.marks import Mark
+from gpu_panel.common import palette
 from gpu_panel.common.painting import refresh_changed
 
 OVERLAID = 16

@@ -19,7 +19,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gpu_panel.charts import palette
+from gpu_panel.common import palette
 from gpu_panel.common.painting import entitle, refresh_changed
 
 Part = tuple[str, str]

@@ -21,10 +21,10 @@ from gpu_engine.common.ticks import time_ticks
 from gpu_engine.runs import compare
 from gpu_engine.runs.folder import Run
 from gpu_panel import keys
-from gpu_panel.charts import palette
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.charts.drawing import SAMPLES
+from gpu_panel.common import palette
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.painting import entitle
