@@ -37,7 +37,7 @@ ENGINE = {
 }
 """By library: the files that use such names, and which. The file says what each buys, and what
 happens where it is gone."""
-TEXTUAL = {"tui/gpu_panel/common/textual_private.py": {"_skip", "_writer_thread"}}
+TEXTUAL = {"tui/gpu_panel/textual_private.py": {"_skip", "_writer_thread"}}
 """The same of the panel, all of it Textual's; panel/test_private_names.py also finds what overrides
 a method that Textual keeps to itself."""
 ALLOWED = {**TEXTUAL, **{file: names for files in ENGINE.values() for file, names in files.items()}}

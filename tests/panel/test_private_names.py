@@ -14,7 +14,7 @@ from pathlib import Path
 import gpu_panel
 
 ALLOWED = {"_handle_exception", "_skip", "_writer_thread"}
-"""What common/textual_private.py may use, which says why."""
+"""What textual_private.py may use, which says why."""
 
 
 def is_private(name: str) -> bool:
@@ -69,4 +69,4 @@ def test_private_names_of_textual_are_in_one_file():
                     node.attr for node in ast.walk(mine) if isinstance(node, ast.Attribute)})
         if found:
             used[module.name] = found
-    assert used == {"gpu_panel.common.textual_private": ALLOWED}
+    assert used == {"gpu_panel.textual_private": ALLOWED}

@@ -25,10 +25,10 @@ from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, record, sentence, show
 from gpu_panel.common.panes import PaneScreen
-from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.device_source import DeviceSource
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
+from gpu_panel.textual_private import surely_rings
 from gpu_panel.theme import SHEET, ThemedApp
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from textual.theme import Theme
 from gpu_engine.common import paths
 from gpu_engine.common.files import write_json
 from gpu_panel import readonly
-from gpu_panel.common.textual_private import FailingApp
+from gpu_panel.textual_private import FailingApp
 
 if TYPE_CHECKING:
     from gpu_panel.terminal.driver import PanelDriver

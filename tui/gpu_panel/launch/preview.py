@@ -16,8 +16,8 @@ from textual.worker import Worker
 
 from gpu_panel.common.errors import guarded
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.run_line import Pointed
+from gpu_panel.textual_private import surely_rings
 
 if TYPE_CHECKING:
     from gpu_panel.launch.run_page import RunPage

@@ -21,7 +21,6 @@ from gpu_panel.common.dialogs import AskLine
 from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
-from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch import run_line
 from gpu_panel.launch.run_line import (
     COLUMNS,
@@ -34,6 +33,7 @@ from gpu_panel.launch.run_line import (
     layout,
     these,
 )
+from gpu_panel.textual_private import surely_rings
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run

@@ -22,7 +22,6 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guarded, show
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.panes import PaneBar, PaneScreen
-from gpu_panel.common.textual_private import surely_rings
 from gpu_panel.launch.detail import DetailPane
 from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.form import FormPane
@@ -31,6 +30,7 @@ from gpu_panel.launch.plan import PlanPane, as_before
 from gpu_panel.launch.preview import PreviewPane
 from gpu_panel.launch.row_keys import named_in
 from gpu_panel.launch.runs import RunsPane
+from gpu_panel.textual_private import surely_rings
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem, UserError

@@ -11,7 +11,7 @@ from typing import Any
 from rich.cells import get_character_cell_size
 from textual.drivers.linux_driver import LinuxDriver
 
-from gpu_panel.common import textual_private
+from gpu_panel import textual_private
 
 _ALIKE = {
     "─━┄┅┈┉╍═╌╴╶": "-", "│┃┊┆║╎": "|", "╭╮╰╯┌┐└┘├┤┬┴┼╞╡╪┣┫┳┻╋┏┓┗┛╔╗╚╝⎿": "+",
