@@ -40,6 +40,8 @@ class Column:
     """The figure with its unit; a dash for what the driver does not report."""
     style: Callable[[Sample], str] = _plain
     """"" for a figure that is no news, "warn" or "bad" for trouble."""
+    share: Callable[[Sample], float | None] | None = None
+    """What a bar shows of it, 0 to 1; None: it has no bar."""
 
 
 def memory_share(sample: Sample) -> float | None:
@@ -73,11 +75,6 @@ def _heat_style(sample: Sample) -> str:
     return "" if heat is None or heat < WARM else "bad" if heat >= HOT else "warn"
 
 
-def _power(sample: Sample) -> str:
-    limit = "" if sample.power_limit is None else f"/{sample.power_limit:.0f}"
-    return UNKNOWN if sample.power is None else f"{sample.power:.0f}{limit}W"
-
-
 def _power_style(sample: Sample) -> str:
     held = sample.power is not None and sample.power_limit \
         and sample.power >= sample.power_limit * AT_LIMIT
@@ -95,10 +92,12 @@ def _clock(now: int | None, most: int | None) -> str:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("utilisation", "util", 5, lambda s: units.share(s.utilization)),
-    Column("memory", "mem", 6, _memory, _memory_style),
+    Column("utilisation", "util", 5, lambda s: units.share(s.utilization),
+           share=lambda s: s.utilization),
+    Column("memory", "memory", 6, _memory, _memory_style, memory_share),
     Column("temperature", "temp", 4, lambda s: _with(s.temperature, "°C"), _heat_style),
-    Column("power", "power", 5, _power, _power_style),
+    Column("power", "power", 5, lambda s: _with(s.power, "W"), _power_style),
+    Column("power limit", "", 0, lambda s: _with(s.power_limit, "W")),
     Column("reserved", "", 0, lambda s: f"{units.gib(s.memory_reserved)} GiB"),
     Column("fan", "", 0, lambda s: units.share(s.fan)),
     Column("performance", "", 0, lambda s: UNKNOWN if s.performance_state is None

@@ -1,6 +1,7 @@
 """The device table as lines of text: a line for each device, with its last five minutes.
 
-The figures are the columns of `gpu_engine.devices.columns`. Runs of ours have the accent's colour.
+The figures are the columns of `gpu_engine.devices.columns`. Each run of ours has a hue of its own,
+and what others use is dim.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import IN_TABLE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
-from gpu_panel.charts.braille import bar
+from gpu_panel.charts.braille import bar, meter
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import Machine, spread
@@ -67,6 +68,13 @@ class DeviceTable:
         """The keys of all devices' rows, machine by machine, in the order of their numbers."""
         return [machine.key(device) for machine in self.machines for device in machine.devices]
 
+    def hue_of(self, run: str) -> str:
+        """The style of what belongs to a run of ours: the hue of the place of its first device, so
+        that no two runs beside each other have the same."""
+        place = next((i for i, key in enumerate(self.keys)
+                      if (ours := self.ours.get(key)) is not None and ours.run == run), 0)
+        return f"hue {place}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
@@ -83,7 +91,10 @@ class _Shown:
     use: Part
     brief: str
     """`use` in a few words."""
-    ours: bool
+    hue: str
+    """The style of its bars and its history: that of the run of ours on it."""
+    tone: str
+    """The style of its name and figures: what others use is dimmer."""
 
     @property
     def about(self) -> str:
@@ -122,87 +133,104 @@ def build(table: DeviceTable, width: int) -> Built:
     return Built(layout.header if layout else None, rows, {d.key: d.about for d in every})
 
 
+_GROW = (("who", 12), ("utilisation", 6), ("memory", 6), ("name", 26), ("history", 10),
+         ("utilisation", 12), ("memory", 10), ("who", 26), ("history", 20), ("utilisation", 20),
+         ("memory", 16), ("who", 60), ("history", 60), ("utilisation", 40), ("memory", 30))
+"""How the parts of a row that may be missing get their cells, one step after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a line has room for."""
+    """What a row has room for."""
 
     ids: int
-    name: int
     columns: tuple[tuple[Column, int], ...]
-    """With their widths in cells."""
-    graph: int
-    use: int
+    """With the cells of their figures."""
+    cells: Mapping[str, int]
+    """Of the bar of a column, of the name, of who uses it and of the history; 0: it has no room."""
 
     @classmethod
     def of(cls, devices: Sequence[_Shown], width: int) -> _Layout:
         ids = max(len(d.number) for d in devices)
-        name = min(26, max(cells(d.name) for d in devices))
         # Keep the columns while a driver fails, so that those beside them don't move.
         failing = any(d.sample.problem for d in devices)
+        slots = all(d.sample.device.is_cpu for d in devices)  # whose memory is the machine's
         columns = [(c, max(c.width, *(cells(c.of(d.sample)) for d in devices)))
-                   for c in IN_TABLE
-                   if failing or any(c.of(d.sample) != UNKNOWN for d in devices)]
-        # What has no room goes: first the name, then the last columns, then the graph.
-        tries = [(name, len(columns), 40), (0, len(columns), 32),
-                 *((0, many, 18) for many in range(len(columns), 0, -1)), (0, 1, 0), (0, 0, 0)]
-        spare = 0
-        for named, many, least in tries:
-            spare = width - ids - 3 - (named + 1 if named else 0) \
-                - sum(wide + 1 for _, wide in columns[:many])
-            if spare >= least:
-                name, columns = named, columns[:many]
-                break
-        graph = spread(min(60, spare // 2))[0] if spare >= 18 else 0
-        return cls(ids, name, tuple(columns), graph, spare - (graph + 1 if graph else 0))
+                   for c in IN_TABLE if not (slots and c.name == "memory")
+                   and (failing or any(c.of(d.sample) != UNKNOWN for d in devices))]
+        while (room := width - ids - 3 - sum(wide + 1 for _, wide in columns)) < 4 and columns:
+            columns.pop()
+        most = {"name": max(cells(d.name) for d in devices),
+                "who": max(26, *(cells(d.role) + 2 + cells(d.brief) for d in devices)),
+                "history": 60} | {c.name: 99 for c, _ in columns if c.share is not None}
+        found = dict.fromkeys(("name", "who", "history", "utilisation", "memory"), 0)
+        for part, wanted in _GROW:
+            wanted = min(wanted, most.get(part, 0))
+            more = wanted - found[part] + (not found[part])
+            if wanted > found[part] and (more <= room or found[part]):
+                more = min(more, room)
+                found[part] += more - (not found[part])
+                room -= more
+        return cls(ids, tuple(columns), found | {"history": spread(found["history"])[0]})
 
     @property
     def header(self) -> Line:
-        titles = [fit("#", self.ids), *([fit("name", self.name)] if self.name else []),
-                  *(f"{column.title:>{wide}}" for column, wide in self.columns)]
-        if self.graph:
-            titles.insert(2 + bool(self.name), axis(self.graph))
-        return (("  " + " ".join([*titles, "used by"]), ""),)
+        of = self.cells
+        text = f"  {fit('#', self.ids)} " + (fit("name", of["name"]) + " " if of["name"] else "")
+        for column, wide in self.columns:
+            gauge = of.get(column.name, 0)
+            text += fit(column.title, gauge + 1 + wide) + " " if gauge \
+                else f"{column.title:>{wide}} "
+        return ((text + fit("used by", of["who"] + 1)
+                 + ("last 5 min" if of["history"] >= 10 else ""), ""),)
 
     def line(self, device: _Shown, width: int) -> Line:
-        style = "strong" if device.box[1] == "accent" else ""
-        parts: list[Part] = [device.box, (f" {fit(device.number, self.ids)} ", style)]
-        if self.name:
-            parts.append((fit(device.name, self.name) + " ", ""))
+        of = self.cells
+        parts: list[Part] = [device.box, (f" {fit(device.number, self.ids)} ",
+                                          "strong" if device.box[1] == "accent" else "")]
+        if of["name"]:
+            parts.append((fit(device.name, of["name"]) + " ", device.tone))
         role = device.role.replace("rank ", "r")
         role = f"→{role} " if role else ""
         if device.sample.problem:
-            left = width - sum(cells(text) for text, _ in parts) - cells(role)
-            return (*parts, (role, "accent"),
-                    (fit(device.use[0], max(0, left)).rstrip(), device.use[1]))
-        for i, (column, wide) in enumerate(self.columns):
-            parts.append((f"{column.of(device.sample):>{wide}} ", column.style(device.sample)))
-            if i == 0 and self.graph:  # behind the utilisation
-                history = device.machine.history
-                drawn = history.utilization(device.sample.device.id, self.graph) if history \
-                    else [None] * self.graph
-                parts += [bars(drawn, "accent" if device.ours else ""), (" ", "")]
-        room = max(0, self.use - cells(role))
-        return (*parts, (role, "accent"), (fit(device.brief, room), device.use[1]))
+            room = width - sum(cells(text) for text, _ in parts) - cells(role)
+            return (*parts, (role, "accent"), (fit(device.use[0], room).rstrip(), device.use[1]))
+        for column, wide in self.columns:
+            if column.share is not None and (gauge := of.get(column.name, 0)):
+                parts.append((meter(column.share(device.sample), gauge) + " ", device.hue))
+            parts.append((f"{column.of(device.sample):>{wide}} ",
+                          column.style(device.sample) or device.tone))
+        parts += [(role, "accent"), (fit(device.brief, of["who"] - cells(role)), device.use[1])]
+        if of["history"]:
+            history = device.machine.history
+            drawn = history.utilization(device.sample.device.id, of["history"]) if history else []
+            parts += [(" ", ""), bars(drawn, device.hue)]
+        return tuple(parts)
 
 
 def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> _Shown:
     key = machine.key(device)
     on, ours = key in table.ticked, table.ours.get(key)
     box = TICKED if on else UNTICKED
-    use = _use(machine, device, sample, ours)
+    use = _use(table, machine, device, sample, ours)
+    others = ours is None and not on and use[1] != "good"
+    # Of another's process the figures beside it say the rest: "alice · python3 train.py".
+    brief = f"● {clean(ours.name)} rank {ours.rank}" if ours else " · ".join(
+        use[0].split(" · ")[:2])
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
-                  use, f"● r{ours.rank} {clean(ours.name)}" if ours and not sample.problem
-                  else use[0], ours is not None)
+                  (use[0], use[1] or ("dim" if others else "")),
+                  brief, table.hue_of(ours.run) if ours else "dim", "dim" if others else "")
 
 
-def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) -> Part:
+def _use(table: DeviceTable, machine: Machine, device: Device, sample: Sample, ours: Ours | None
+         ) -> Part:
     """Who uses a device, or what is wrong with it."""
     freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
-        return str(ours), "accent"
+        return str(ours), table.hue_of(ours.run)
     if freedom is None:
         return "…", "dim"
     why = clean(freedom.reason)

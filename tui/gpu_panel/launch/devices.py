@@ -44,11 +44,14 @@ class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
     CALLED = "the devices"
     KEYS = keys.of("devices")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Tick the devices that the run may use. Beside each stands its utilisation over the
-last five minutes. The words say who uses a device: nobody (free), a run of ours with its rank, or
-another process; those under the cursor stand whole in the pane's lower edge. You can also tick a
-device that isn't free; the panel asks before it launches there. a leaves out what runs hold. The
-order of ticking is the order of the ranks, which are shown with the devices: < and > move one.
+    HELP = """Tick the devices that the run may use. The bars show the utilisation and the memory
+of now; at the right stands the utilisation of the last five minutes. A run of yours has a colour
+of its own, here and in the list of runs; what others use is dimmer. The words say who uses a
+device; those under the cursor stand whole in the pane's lower edge. A device is free if no process
+and no run is on it, and three readings, a second apart, have found it idle; a busy CPU slot can be
+taken all the same. You can also tick a device that isn't free; the panel asks before it launches
+there. The order of ticking is the order of the ranks, which are shown with the devices: < and >
+move one.
 
 w notifies you when the device under the cursor is free, W when any is."""
 
@@ -100,6 +103,11 @@ w notifies you when the device under the cursor is free, W when any is."""
     def show_runs(self, runs: Sequence[RunLine]) -> None:
         """Take the runs whose ranks are to be named with their devices from now on."""
         self._runs = tuple(runs)
+
+    @property
+    def hues(self) -> Mapping[str, str]:
+        """The styles of the runs of ours that are on devices here, by their ids."""
+        return {ours.run: self._table.hue_of(ours.run) for ours in self._table.ours.values()}
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -249,20 +257,16 @@ w notifies you when the device under the cursor is free, W when any is."""
         return row_keys.split(self.key_at_cursor or "")[0]
 
     def action_tick_all(self) -> None:
-        """All of the machine under the cursor that can be used and that no run holds; where these
-        are ticked already, none of them."""
+        """All of the machine under the cursor that are free; where these are ticked already, none
+        of its devices."""
         machine, ticked = self._source.machine(self._host), self.ticked
         if machine is None:
             return
-        shot = machine.snapshot
-        lost = {s.device.id for s in (shot.samples if shot else ()) if s.problem}
-        more = [key for device in machine.devices
-                if device.id not in lost and (key := machine.key(device)) not in ticked
-                and self._source.state_of(key) != "leased"]
+        more = [key for device in machine.devices if (key := machine.key(device)) not in ticked
+                and self._source.state_of(key) == "free"]
         rest = [key for key in ticked if row_keys.split(key)[0] != self._host]
         if not more and len(rest) == len(ticked):
-            self.notify("All devices here are held or can't be used; space ticks one all the same",
-                        severity="warning")
+            self.notify("No device here is free; space ticks one all the same", severity="warning")
             return
         self.tick([*ticked, *more] if more else rest)
 

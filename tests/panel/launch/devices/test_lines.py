@@ -19,6 +19,7 @@ from gpu_engine.devices.records import (
     Snapshot,
 )
 from gpu_engine.runs.folder import Run
+from gpu_panel.charts.braille import meter
 from gpu_panel.launch.device_source import BRIDGED, SPAN, DeviceSource, History, Machine, spread
 from gpu_panel.launch.device_table import DeviceTable, Ours, axis, bars, build, of_runs
 from gpu_panel.launch.run_line import RunLine
@@ -53,10 +54,12 @@ def test_a_gpu_with_everything_known():
     assert "74 %" in said
     assert "34/80G" in said
     assert "61°C" in said
-    assert "301/400W" in said
-    assert text(look(machine, busy, free, ticked=("1",)), 150).splitlines()[1].endswith(
-        "alice · python train.py · 34.0 GiB · 3 days")
-    assert said.splitlines()[2].endswith("400W free")
+    assert "301W" in said
+    wide = build(look(machine, busy, free, ticked=("1",)), 150)
+    assert "".join(part for part, _ in wide.rows[0].lines[0]).rstrip().endswith(
+        "alice · python train.py")
+    assert wide.about["0"].endswith("alice · python train.py · 34.0 GiB · 3 days")
+    assert said.splitlines()[2].endswith("54W free")
 
 
 def test_what_is_not_known_is_never_a_zero():
@@ -106,9 +109,30 @@ def lab(count: int, seconds=300) -> DeviceTable:
 
 def test_a_run_of_ours_stands_out():
     rows = build(lab(4), 83).rows
-    assert {style for part, style in rows[0].lines[0] if "█" in part} == {"accent"}
-    assert {style for part, style in rows[0].lines[0] if "gpt" in part} == {"accent"}
-    assert {style for part, style in rows[1].lines[0] if "▁" in part} == {""}
+    assert {style for part, style in rows[0].lines[0] if "▇" in part or "━" in part} == {"hue 0"}
+    assert {style for part, style in rows[0].lines[0] if "gpt" in part} == {"hue 0"}
+    assert {style for part, style in rows[1].lines[0] if "▁" in part} == {"dim"}
+
+
+def test_two_runs_have_two_hues_and_what_others_use_is_dim():
+    machine = gpus(4)
+    samples = [Sample(d, 0.9, 72 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=(
+        DeviceProcess(7, 72 << 30, user="alice", command="x", started=1.0),))
+        for d in machine.devices]
+    rows = build(look(machine, *samples, ours={
+        "0": Ours("3f2a", 0, "a", ""), "1": Ours("77aa", 0, "b", ""),
+        "2": Ours("3f2a", 1, "a", "")}), 110).rows
+    bars = [[style for part, style in row.lines[0] if "━" in part] for row in rows]
+    assert bars == [["hue 0"] * 2, ["hue 1"] * 2, ["hue 0"] * 2, ["dim"] * 2]
+    assert {style for part, style in rows[3].lines[0]
+            if part.strip() and "G" not in part and part.strip() != "3"} == {"dim"}
+
+
+@pytest.mark.parametrize(("share", "text"), [
+    (0.0, "    "), (0.12, "╸   "), (0.5, "━━  "), (0.65, "━━╸ "), (1.0, "━━━━"), (7.0, "━━━━"),
+    (-1.0, "    "), (None, "    ")])
+def test_a_bar_for_now(share, text):
+    assert meter(share, 4) == text
 
 
 def test_a_driver_that_fails_takes_no_column_away():
@@ -149,15 +173,15 @@ def styles(look: DeviceTable, width=110) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("used", "heat", "watts", "wanted"), [
-    (8, 40.0, 100.0, ("", "", "")),
-    (72, 75.0, 395.0, ("warn", "warn", "")),
+    (8, 40.0, 100.0, ("dim", "dim", "dim")),
+    (72, 75.0, 395.0, ("warn", "warn", "dim")),
     (79, 85.0, 398.0, ("bad", "bad", "warn"))])
 def test_figures_are_coloured_where_they_tell_of_trouble(used, heat, watts, wanted):
     machine = gpus(1)
     found = styles(look(machine, Sample(machine.devices[0], 0.99, used << 30, 80 << 30, heat, watts,
                                         400.0, processes=())))
     memory = next(style for part, style in found.items() if part.endswith("/80G"))
-    assert (memory, found[f"{heat:.0f}°C"], found[f"{watts:.0f}/400W"]) == wanted
+    assert (memory, found[f"{heat:.0f}°C"], found[f"{watts:.0f}W"]) == wanted
 
 
 def test_a_run_is_on_its_device_since_it_began_and_not_since_it_waits():
@@ -269,5 +293,5 @@ def test_a_clock_that_is_set_back_begins_anew():
 
 
 def test_a_bar_s_scale_is_always_the_whole():
-    assert bars([0.0, 0.5, 1.0, None], "")[0] == "▁▅█ "
+    assert bars([0.0, 0.5, 1.0, None], "")[0] == "▁▄▇ "
     assert set(bars([0.01] * 9, "")[0]) == {"▁"}

@@ -32,7 +32,7 @@ def roles(table: DevicesPane) -> dict[str, str]:
         if line[:1] in "☐▣" and line:
             last = line.split()[1]
             rank = re.search(r"→(r\d+|cuda:\d+) ", line)
-            found[last] = re.sub("^r", "rank ", rank[1]) if rank else line.split()[-1]
+            found[last] = re.sub("^r", "rank ", rank[1]) if rank else line.strip("▁ ").split()[-1]
     return found
 
 
