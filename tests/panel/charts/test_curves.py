@@ -105,7 +105,7 @@ async def test_zoom_in_and_out():
         whole = text(view)
         await pilot.press("plus", "plus")
         assert view.border_subtitle == "zoomed"
-        assert "0 " not in text(view).splitlines()[-1][:8]
+        assert " 0 " not in text(view).splitlines()[-1][:8]
         await pilot.press("minus", "minus")
         assert not view.border_subtitle
         assert text(view) == whole

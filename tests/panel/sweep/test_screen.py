@@ -20,6 +20,7 @@ from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.run_line import RunLine, fold, layout, sweep_row
 from gpu_panel.run.screen import RunScreen
 from gpu_panel.sweep import lines
+from gpu_panel.sweep.curves import axis
 from gpu_panel.sweep.screen import SweepPane, SweepScreen
 
 from ...conftest import slots
@@ -187,3 +188,15 @@ def test_a_point_with_one_run_is_that_run():
     assert lines.markdown(points(MEMBERS, By()), ["train.lr"], By())[2:] == [
         "| 3e-4 | 1 waiting, 1 failed | ~0.200 | 0.200 | 20 | 00:10 | – |",
         "| 1e-3 | 2 done | 0.600 ± 0.141 (2) | 0.600 ± 0.141 (2) | 20 | 00:10 | – |"]
+
+
+@pytest.mark.parametrize(("texts", "places"), [
+    (["1e-3", "1e-1", "1e-2"], [0, 2000, 1000]), (["1", "2", "4"], [0, 333, 1000]),
+    (["0.5"], [0]), (["adam", "sgd"], [0, 1000]), (["0", "1e3"], [0, 1000]),
+    (["nan", "1"], [0, 1000])])
+def test_values_stand_on_their_axis_at_their_distance(texts, places):
+    found, axes = axis(texts)
+    assert found == places
+    assert [axes.x_text(x) for x in found] == texts
+    assert axes.x_ticks(0, 5000, 9) == sorted(map(float, places))
+    assert len(axes.x_ticks(0, 5000, 1)) == 1

@@ -241,8 +241,9 @@ class CurveDrawing(Widget):
         strength = max((self._strength(columns, scale) for _, columns in pairs), default=0.0)
         rough = bool(strength) or any(_is_rough(scale.points(columns)) for _, columns in pairs)
         if rough:
-            for _, columns in pairs:
-                plot.paint(stroke(scale.points(columns), broken=columns.bad), _FAINT)
+            for line, columns in pairs:  # of many lines only the chosen one's: they would hide all
+                if len(pairs) <= 2 or line.index == self._chosen:
+                    plot.paint(stroke(scale.points(columns), broken=columns.bad), _FAINT)
         for line, columns in pairs:
             drawn = smoothed(columns, strength) if rough else columns
             dash = palette.dash_of(self.app, line.index) + (2 if line.faint else 0)
@@ -316,7 +317,7 @@ class CurveDrawing(Widget):
         for value in self.axes.x_ticks(x0, x1, max(cells // wide, 2)):
             text = self.axes.x_text(int(value))
             cell = round((value - x0) / max(x1 - x0, 1e-9) * (cells - 1))
-            left = min(gutter + cell - len(text) // 2, canvas.width - len(text))
+            left = min(max(gutter + cell - len(text) // 2, gutter), canvas.width - len(text))
             if left >= free:
                 canvas.text(left, canvas.height - 1, text, _AXIS)
                 free = left + len(text) + 1

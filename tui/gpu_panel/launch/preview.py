@@ -22,6 +22,7 @@ from gpu_panel.textual_private import surely_rings
 if TYPE_CHECKING:
     from gpu_panel.launch.run_page import RunPage
     from gpu_panel.run.store import RunStore
+    from gpu_panel.sweep.curves import SweepPage
 
 AGES = 10.0
 """Seconds between two times that what does not change any more is drawn again, as it has ages."""
@@ -36,8 +37,8 @@ class PreviewPane(Container, Pane):
     TITLE = "Preview"
     TAB = False
     HELP = """The run under the cursor of the list, as it is now: loss and memory of its ranks, what
-each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep the run that
-is first in the list."""
+each rank does, the end of its log; why it has failed, or what it waits for. Of a sweep, the losses
+of its runs, and what each value has led to."""
 
     def __init__(self, stores: dict[str, RunStore]) -> None:
         """`stores`: what has been read of runs, by their folders."""
@@ -45,7 +46,7 @@ is first in the list."""
         self._stores = stores
         self._at: Pointed | None = None
         self._rest: Timer | None = None
-        self._page: RunPage | None = None
+        self._page: RunPage | SweepPage | None = None
         self._reader: Worker[None] | None = None
 
     def on_mount(self) -> None:
@@ -102,13 +103,31 @@ is first in the list."""
 
     @guarded("preview", exclusive=True)
     async def _read(self, at: Pointed) -> None:
-        from gpu_panel.launch.run_page import RunPage  # when it is first needed
+        page = await (self._run_page(at) if at.sweep is None else self._sweep_page(at.sweep))
+        if self._page is not None and self._page is not page:
+            self._page.display = False
+        page.display = True
+        self._page = page
+        await page.follow()
+
+    # Each page is made when it is first needed.
+
+    async def _run_page(self, at: Pointed) -> RunPage:
+        from gpu_panel.launch.run_page import RunPage
 
         found = self.query_children(RunPage)
         page = found.first() if found else RunPage(self._stores)
         if not found:
             await self.mount(page)
         await page.begin(at)
-        page.display = True
-        self._page = page
-        await page.follow()
+        return page
+
+    async def _sweep_page(self, sweep: str) -> SweepPage:
+        from gpu_panel.sweep.curves import SweepPage
+
+        found = self.query_children(SweepPage)
+        page = found.first() if found else SweepPage()
+        if not found:
+            await self.mount(page)
+        await page.begin(sweep)
+        return page

@@ -1,4 +1,4 @@
-"""The screen of one sweep: its table."""
+"""The screen of one sweep: the curves of its members, what each value led to, and its table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.events import ScreenResume
+from textual.message import Message
 
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.group import Group
@@ -24,7 +25,9 @@ from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.picking import pick
 from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.compare.store import CompareStore
 from gpu_panel.sweep import lines
+from gpu_panel.sweep.curves import SweepCurves
 from gpu_panel.sweep.lines import Gathered, SweepStore
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 EVERY = 2.0
 """Seconds between two polls while runs of it may still change."""
+OFTEN = 0.5
+"""Seconds between two paints of the curves."""
 
 
 class SweepPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -47,6 +52,9 @@ its completed runs (mean ± sample standard deviation, and their number); ~ mark
 without a completed run. Enter shows the runs of a line, and opens one. b chooses the value to rank
 by, O whether the least or the greatest is best. c compares the runs of the line, or the best ones
 if it has only one. s stops the whole sweep, u retries failed runs."""
+
+    class Changed(Message):
+        """The table is not as it was."""
 
     def __init__(self, store: SweepStore | None = None, *, id: str = NAME) -> None:
         """`store`: that of the sweep, if it is known already."""
@@ -103,6 +111,12 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
                          "b value · O least/greatest · y copy" if members else "")
         self.repaint()
         self.refresh_bindings()
+        self.post_message(self.Changed())
+
+    @property
+    def points(self) -> list[Point]:
+        """The lines of the table, the best first."""
+        return self._points
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.members is None or self.group is None:
@@ -245,20 +259,36 @@ class SweepScreen(PaneScreen):
     SCOPE = "sweep-screen"
     PANES: ClassVar[tuple[type[Pane], ...]] = (SweepPane,)
     AUTO_FOCUS = f"#{SweepPane.NAME}"
-    DEFAULT_CSS = "SweepScreen { SweepPane { height: 1fr; } }"
+    DEFAULT_CSS = "SweepScreen { SweepPane { height: auto; max-height: 60%; min-height: 4; } }"
 
     def __init__(self, sweep: str, store: SweepStore | None = None) -> None:
         """`sweep`: its id. `store`: what has been read of it already."""
         super().__init__()
         self.table = SweepPane(store or SweepStore(sweep))
+        self.curves: CompareStore | None = None
+        """What is read of the members' curves, once they are known."""
 
     def compose(self) -> ComposeResult:
+        yield SweepCurves()
         yield self.table
         yield KeyBar()
 
     def on_mount(self) -> None:
         self.set_interval(EVERY, self._poll)
         self.table.poll_now()
+
+    def on_sweep_pane_changed(self) -> None:
+        self.table.styles.height = self.table.rows_wanted
+        if self.curves is None and self.table.group is not None and self.table.members:
+            self.curves = CompareStore([run for run, _ in self.table.group.members])
+            self.run_worker(self.curves.follow(), group="store", exit_on_error=False)
+            self.set_interval(OFTEN, self._draw)
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.curves is not None and self.table.group is not None and self.is_active:
+            self.query_one(SweepCurves).show(self.curves, self.table.points,
+                                             self.table.group.keys, self.table.by)
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         """A run may have been resumed on its own screen."""
