@@ -50,8 +50,8 @@ class Section:
 KEYS: tuple[Key, ...] = (
     Key("devices.tick", "devices", "space", "tick", "tick",
         "Tick or untick the device under the cursor", footer=True),
-    Key("devices.all", "devices", "a", "tick_all", "all/none",
-        "Tick all devices that can be used, or none if all of them are ticked"),
+    Key("devices.all", "devices", "a", "tick_all", "all free",
+        "Tick all free devices, or none if all of them are ticked"),
     Key("devices.free", "devices", "f", "tick_free", "freest",
         "Tick the freest devices: as many as are ticked", footer=True),
     Key("devices.earlier", "devices", "less_than_sign", "move_rank(-1)", "earlier rank",

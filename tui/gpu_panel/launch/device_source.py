@@ -57,10 +57,10 @@ class History:
                 kept = self._kept.setdefault(sample.device.id, deque(maxlen=SPAN))
                 if kept and kept[-1][0] == at:
                     kept.pop()
-                kept.append((at, _share(sample.utilization), _share(memory_share(sample))))
+                kept.append((at, clipped(sample.utilization), clipped(memory_share(sample))))
 
     def utilization(self, device_id: str, width: int) -> list[float | None]:
-        """The means of a device's utilisation in at most `width` cells, the newest last. None: not
+        """The means of a device's utilisation in at most `width` parts, the newest last. None: not
         known."""
         return self._cells(device_id, 1, width)
 
@@ -93,7 +93,7 @@ def spread(width: int) -> tuple[int, int]:
     return min(width, math.ceil(SPAN / seconds)), seconds
 
 
-def _share(value: float | None) -> float | None:
+def clipped(value: float | None) -> float | None:
     return min(1.0, max(0.0, value)) if value is not None and math.isfinite(value) else None
 
 

@@ -1,6 +1,6 @@
 """The device table as lines of text: a line for each device, with its last five minutes.
 
-The figures are the columns of `gpu_engine.devices.columns`. Runs of ours have the accent's colour.
+The figures are the columns of `gpu_engine.devices.columns`. Each run of ours has a hue of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import IN_TABLE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
-from gpu_panel.charts.braille import bar
+from gpu_panel.charts.braille import area, level
+from gpu_panel.common.palette import HUES
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
-from gpu_panel.launch.device_source import Machine, spread
+from gpu_panel.launch.device_source import SPAN, Machine, clipped, spread
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -32,6 +33,18 @@ STALE_AFTER = 3.0
 """Seconds after which the age of figures is shown."""
 
 
+def keys_of(machines: Sequence[Machine]) -> list[str]:
+    """The keys of all devices' rows, machine by machine, in the order of their numbers."""
+    return [machine.key(device) for machine in machines for device in machine.devices]
+
+
+def hue_of(keys: Sequence[str], run: RunLine) -> str:
+    """The style of a run of ours, "hue 3", by the place of its first device among all devices'
+    rows (`keys`)."""
+    places = [keys.index(device) for device, _ in run.devices if device in keys]
+    return f"hue {min(places) % HUES}" if places else "accent"
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
     """A run of ours that is on a device."""
@@ -40,6 +53,9 @@ class Ours:
     rank: int
     name: str
     since: str
+    hue: str = "accent"
+    """Its style, from `hue_of`."""
+
     def __str__(self) -> str:
         return f"● run {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
 
@@ -65,7 +81,7 @@ class DeviceTable:
     @property
     def keys(self) -> list[str]:
         """The keys of all devices' rows, machine by machine, in the order of their numbers."""
-        return [machine.key(device) for machine in self.machines for device in machine.devices]
+        return keys_of(self.machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,13 @@ class _Shown:
     use: Part
     brief: str
     """`use` in a few words."""
-    ours: bool
+    tone: str
+    """The style of its bars and its history."""
+
+    @property
+    def arrow(self) -> str:
+        """`role` in a few cells: "→r0 "."""
+        return f"→{self.role.replace('rank ', 'r')} " if self.role else ""
 
     @property
     def about(self) -> str:
@@ -124,65 +146,83 @@ def build(table: DeviceTable, width: int) -> Built:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a line has room for."""
+    """The cells of each part of a line, with the blanks behind it; 0: no room for it."""
 
     ids: int
     name: int
-    columns: tuple[tuple[Column, int], ...]
-    """With their widths in cells."""
-    graph: int
-    use: int
+    columns: tuple[tuple[Column, int, int], ...]
+    """With the cells of the bar and of the figure."""
+    who: int
+    history: int
 
     @classmethod
     def of(cls, devices: Sequence[_Shown], width: int) -> _Layout:
-        ids = max(len(d.number) for d in devices)
-        name = min(26, max(cells(d.name) for d in devices))
         # Keep the columns while a driver fails, so that those beside them don't move.
-        failing = any(d.sample.problem for d in devices)
-        columns = [(c, max(c.width, *(cells(c.of(d.sample)) for d in devices)))
+        failing = any(d.sample.problem and not d.sample.device.is_cpu for d in devices)
+        columns = [(c, 2 + max(c.width, *(cells(_figure(c, d.sample)) for d in devices)))
                    for c in IN_TABLE
-                   if failing or any(c.of(d.sample) != UNKNOWN for d in devices)]
-        # What has no room goes: first the name, then the last columns, then the graph.
-        tries = [(name, len(columns), 40), (0, len(columns), 32),
-                 *((0, many, 18) for many in range(len(columns), 0, -1)), (0, 1, 0), (0, 0, 0)]
-        spare = 0
-        for named, many, least in tries:
-            spare = width - ids - 3 - (named + 1 if named else 0) \
-                - sum(wide + 1 for _, wide in columns[:many])
-            if spare >= least:
-                name, columns = named, columns[:many]
+                   if failing or any(_figure(c, d.sample) not in ("", UNKNOWN) for d in devices)]
+        ids = 4 + max(cells(d.number) for d in devices)
+        name = 2 + min(26, max(cells(d.name) for d in devices))
+        said = [cells(d.arrow + d.brief) for d in devices if not d.sample.problem]
+        who = 2 + min(44, max([len("who"), *said]))
+        # The least and the wanted cells of each; the most important first.
+        figures = {c.name: (wide, wide) for c, wide in columns}
+        wants = {name: figures.pop(name) for name in ("utilisation", "memory") if name in figures}
+        wants |= {"who": (26, max(26, who)), **figures}
+        wants |= {f"{c.name} bar": (7, width // 9) for c, _ in columns if c.bar}
+        wants |= {"name": (name, name), "history": (12, SPAN // 4)}
+        left, got = width - ids, dict.fromkeys(wants, 0)
+        for part, (least, _) in wants.items():
+            if least > left:
                 break
-        graph = spread(min(60, spare // 2))[0] if spare >= 18 else 0
-        return cls(ids, name, tuple(columns), graph, spare - (graph + 1 if graph else 0))
+            got[part], left = least, left - least
+        for part, (_, wanted) in wants.items():
+            more = min(left, wanted - got[part]) if got[part] else 0
+            got[part], left = got[part] + more, left - more
+        if got["history"]:  # it is last, and takes what those before it leave
+            left += got["history"] + max(0, got["who"] - who)
+            got["who"] = min(got["who"], who)
+            got["history"] = (spread(2 * min(left, SPAN // 4))[0] + 1) // 2
+            got["utilisation bar"] = got.get("utilisation bar", 0) + left - got["history"]
+        else:
+            got["who"] += left
+        return cls(ids, got["name"], tuple((c, got.get(f"{c.name} bar", 0), got[c.name])
+                                           for c, _ in columns if got[c.name]),
+                   got["who"], got["history"])
 
     @property
     def header(self) -> Line:
-        titles = [fit("#", self.ids), *([fit("name", self.name)] if self.name else []),
-                  *(f"{column.title:>{wide}}" for column, wide in self.columns)]
-        if self.graph:
-            titles.insert(2 + bool(self.name), axis(self.graph))
-        return (("  " + " ".join([*titles, "used by"]), ""),)
+        titles = [fit("  #", self.ids), fit("name", self.name) if self.name else ""]
+        titles += [fit(c.title, bar + wide) if bar else f"{c.title:>{wide - 2}}  "
+                   for c, bar, wide in self.columns]
+        return (("".join([*titles, fit("who", self.who), "last 5 min" * bool(self.history)]), ""),)
 
     def line(self, device: _Shown, width: int) -> Line:
-        style = "strong" if device.box[1] == "accent" else ""
-        parts: list[Part] = [device.box, (f" {fit(device.number, self.ids)} ", style)]
-        if self.name:
-            parts.append((fit(device.name, self.name) + " ", ""))
-        role = device.role.replace("rank ", "r")
-        role = f"→{role} " if role else ""
-        if device.sample.problem:
-            left = width - sum(cells(text) for text, _ in parts) - cells(role)
-            return (*parts, (role, "accent"),
-                    (fit(device.use[0], max(0, left)).rstrip(), device.use[1]))
-        for i, (column, wide) in enumerate(self.columns):
-            parts.append((f"{column.of(device.sample):>{wide}} ", column.style(device.sample)))
-            if i == 0 and self.graph:  # behind the utilisation
-                history = device.machine.history
-                drawn = history.utilization(device.sample.device.id, self.graph) if history \
-                    else [None] * self.graph
-                parts += [bars(drawn, "accent" if device.ours else ""), (" ", "")]
-        room = max(0, self.use - cells(role))
-        return (*parts, (role, "accent"), (fit(device.brief, room), device.use[1]))
+        sample, history = device.sample, device.machine.history
+        number = (fit(f" {device.number}", self.ids - 1), "strong" if device.role else "")
+        role = (device.arrow, "accent")
+        if sample.problem:
+            room = max(0, width - self.ids - cells(role[0]))
+            return device.box, number, role, (fit(device.use[0], room).rstrip(), device.use[1])
+        parts: list[Part] = [device.box, number, (fit(device.name, self.name), "")]
+        for column, bar, wide in self.columns:
+            style = column.style(sample)
+            if bar and column.bar:
+                filled = level(clipped(column.bar(sample)) or 0.0, bar - 1)
+                parts += [(filled, style or device.tone), (" " * (bar - len(filled)), "")]
+            mark = "!" if style == "bad" and not column.bar else " "
+            parts.append((f"{_figure(column, sample):>{wide - 2}}{mark} ", style))
+        who = max(0, self.who - cells(role[0]) - 2)
+        parts += [role, (fit(device.brief, who), device.use[1]), ("  ", "")]
+        if self.history and history is not None:
+            drawn = area(history.utilization(sample.device.id, 2 * self.history))
+            parts.append((f"{drawn:>{self.history}}", device.tone))
+        return tuple(parts)
+
+
+def _figure(column: Column, sample: Sample) -> str:
+    return (column.bare or column.of)(sample)
 
 
 def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> _Shown:
@@ -192,8 +232,9 @@ def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample)
     use = _use(machine, device, sample, ours)
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
-                  use, f"● r{ours.rank} {clean(ours.name)}" if ours and not sample.problem
-                  else use[0], ours is not None)
+                  use, f"● {ours.run} rank {ours.rank} · {clean(ours.name)}"
+                  if ours and not sample.problem else " · ".join(use[0].split(" · ")[:2]),
+                  ours.hue if ours else "dim")
 
 
 def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) -> Part:
@@ -202,7 +243,7 @@ def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) ->
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
-        return str(ours), "accent"
+        return str(ours), ours.hue
     if freedom is None:
         return "…", "dim"
     why = clean(freedom.reason)
@@ -334,20 +375,8 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
 # --- runs of ours on devices -------------------------------------------------------------------
 
 
-def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, Ours]:
-    """Key of a device's row → the run of ours on it. `now`: Unix seconds."""
-    return {device: Ours(run.id, rank, run.name, units.clock(now - (run.started or run.created)))
+def of_runs(runs: Sequence[RunLine], now: float, keys: Sequence[str] = ()) -> dict[str, Ours]:
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds; `keys`: of all rows."""
+    return {device: Ours(run.id, rank, run.name, units.clock(now - (run.started or run.created)),
+                         hue_of(keys, run))
             for run in runs for device, rank in run.devices}
-
-
-# --- graphs of load ----------------------------------------------------------------------------
-
-
-def bars(values: Sequence[float | None], style: str) -> Part:
-    """A bar of eight possible heights for each value; a gap where nothing is known."""
-    return "".join(" " if v is None else bar(v) for v in values), style
-
-
-def axis(width: int) -> str:
-    """What stands above a graph, as far as there is room: "-5 min           now"."""
-    return "-5 min" + f"{'now':>{width - 6}}" if width >= 12 else f"{'now':>{width}}"[:width]

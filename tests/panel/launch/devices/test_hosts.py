@@ -158,7 +158,7 @@ async def test_all_free_devices_of_a_host_are_ticked_at_a_key_and_have_details()
         before = pane.ticked
         pane.cursor = pane.keys.index("gpu1 1")
         await pilot.press("a")
-        await until(pilot, lambda: set(pane.ticked) == {*before, "gpu1 0", "gpu1 1"})
+        await until(pilot, lambda: set(pane.ticked) == {*before, "gpu1 0"})
         await pilot.press("a")
         await until(pilot, lambda: pane.ticked == before)
 
