@@ -86,7 +86,8 @@ def _of_theme(given: Mapping[str, str], dark: bool, few: bool) -> dict[str, str]
     ink = apart(ink, (*grounds, *fills.values()), far, LEAST, few)
     out = {"background": background, "surface": surface, "panel": panel,
            "foreground": ink, "field": field, "cursor": cursor, "cursor-blurred": blurred,
-           "faint": apart(background.blend(ink, 0.3), (background, surface), far, GRAPHIC, few),
+           "faint": apart(background.blend(ink, 0.3), (background, surface, cursor), far, GRAPHIC,
+                          few),
            "frame": background.blend(ink, 0.35),
            "text-muted": apart(background.blend(ink, 0.6), (*grounds, *fills.values()), far,
                                LEAST, few), **fills}

@@ -13,7 +13,8 @@ from gpu_panel.theme import GRAPHIC, LINES, THEMES, apart
 HUES = 8
 _RING = (75, 190, 290, 115, 220, 325, 155, 255)
 """Hues in degrees, far from those beside them. Red and amber are left to trouble."""
-_SATURATION = 0.6
+_SATURATION = 0.6, 0.75
+"""The second one with 256 colours, of which two hues would be the same."""
 _ON_DARK = ("cyan", "magenta", "green", "bright_blue", "white", "bright_magenta", "bright_cyan",
             "bright_green")
 _ON_LIGHT = ("blue", "magenta", "green", "black", "cyan", "bright_magenta", "bright_blue",
@@ -39,7 +40,7 @@ def _strokes(primary: str, ground: str, colour_blind: bool, few: bool) -> list[S
         return [Style(color=c.rich_color) for c in (*every, far)]
     near = [abs((hue / 360 - Color.parse(primary).hsl.h + 0.5) % 1.0 - 0.5) for hue in _RING]
     first = near.index(min(near))
-    wanted = [Color.from_hsl(hue / 360, _SATURATION, 0.36 if light else 0.66)
+    wanted = [Color.from_hsl(hue / 360, _SATURATION[few], 0.36 if light else 0.66)
               for hue in (*_RING[first:], *_RING[:first])]
     return [Style(color=apart(c, (background,), far, GRAPHIC, few).rich_color) for c in wanted]
 

@@ -19,7 +19,7 @@ from gpu_panel.charts.braille import area, level
 from gpu_panel.common.palette import HUES
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
-from gpu_panel.launch.device_source import SPAN, Machine, clipped, spread
+from gpu_panel.launch.device_source import SPAN, Machine, clipped
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -57,7 +57,7 @@ class Ours:
     """Its style, from `hue_of`."""
 
     def __str__(self) -> str:
-        return f"● run {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
+        return f"● {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +164,14 @@ class _Layout:
                    if failing or any(_figure(c, d.sample) not in ("", UNKNOWN) for d in devices)]
         ids = 4 + max(cells(d.number) for d in devices)
         name = 2 + min(26, max(cells(d.name) for d in devices))
-        said = [cells(d.arrow + d.brief) for d in devices if not d.sample.problem]
-        who = 2 + min(44, max([len("who"), *said]))
+        who = 2 + min(44, max(3, *(cells(d.arrow + d.brief) * (not d.sample.problem)
+                                   for d in devices)))
         # The least and the wanted cells of each; the most important first.
-        figures = {c.name: (wide, wide) for c, wide in columns}
-        wants = {name: figures.pop(name) for name in ("utilisation", "memory") if name in figures}
-        wants |= {"who": (26, max(26, who)), **figures}
+        wants = {c.name: (wide, wide) for c, wide in columns if c.bar}
+        wants["who"] = 26, max(26, who)
+        wants |= {c.name: (wide, wide) for c, wide in columns}
         wants |= {f"{c.name} bar": (7, width // 9) for c, _ in columns if c.bar}
-        wants |= {"name": (name, name), "history": (12, SPAN // 4)}
+        wants |= {"name": (name, name), "history": (12, SPAN // 2)}
         left, got = width - ids, dict.fromkeys(wants, 0)
         for part, (least, _) in wants.items():
             if least > left:
@@ -180,11 +180,9 @@ class _Layout:
         for part, (_, wanted) in wants.items():
             more = min(left, wanted - got[part]) if got[part] else 0
             got[part], left = got[part] + more, left - more
-        if got["history"]:  # it is last, and takes what those before it leave
-            left += got["history"] + max(0, got["who"] - who)
-            got["who"] = min(got["who"], who)
-            got["history"] = (spread(2 * min(left, SPAN // 4))[0] + 1) // 2
-            got["utilisation bar"] = got.get("utilisation bar", 0) + left - got["history"]
+        if got["history"]:  # it is last, and takes what the words before it leave
+            left, got["who"] = got["who"], min(got["who"], who)
+            got["history"] += left - got["who"]
         else:
             got["who"] += left
         return cls(ids, got["name"], tuple((c, got.get(f"{c.name} bar", 0), got[c.name])
@@ -193,14 +191,14 @@ class _Layout:
 
     @property
     def header(self) -> Line:
-        titles = [fit("  #", self.ids), fit("name", self.name) if self.name else ""]
+        titles = [fit("  #", self.ids), fit("name", self.name)]
         titles += [fit(c.title, bar + wide) if bar else f"{c.title:>{wide - 2}}  "
                    for c, bar, wide in self.columns]
         return (("".join([*titles, fit("who", self.who), "last 5 min" * bool(self.history)]), ""),)
 
     def line(self, device: _Shown, width: int) -> Line:
         sample, history = device.sample, device.machine.history
-        number = (fit(f" {device.number}", self.ids - 1), "strong" if device.role else "")
+        number = (fit(f" {device.number}", self.ids - 1), "strong" * (device.box[0] == TICKED))
         role = (device.arrow, "accent")
         if sample.problem:
             room = max(0, width - self.ids - cells(role[0]))
@@ -216,8 +214,8 @@ class _Layout:
         who = max(0, self.who - cells(role[0]) - 2)
         parts += [role, (fit(device.brief, who), device.use[1]), ("  ", "")]
         if self.history and history is not None:
-            drawn = area(history.utilization(sample.device.id, 2 * self.history))
-            parts.append((f"{drawn:>{self.history}}", device.tone))
+            parts.append((area(history.utilization(sample.device.id, 2 * self.history)),
+                          device.tone))
         return tuple(parts)
 
 
@@ -232,9 +230,13 @@ def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample)
     use = _use(machine, device, sample, ours)
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
-                  use, f"● {ours.run} rank {ours.rank} · {clean(ours.name)}"
-                  if ours and not sample.problem else " · ".join(use[0].split(" · ")[:2]),
-                  ours.hue if ours else "dim")
+                  use, _short(use[0]), ours.hue if ours else "track")
+
+
+def _short(use: str) -> str:
+    """The user and the program, without folders: "alice · python train.py"; a run and its name."""
+    said = " · ".join(use.split(" · ")[:2])
+    return " ".join(word.rpartition("/")[2] for word in said.split(" "))
 
 
 def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) -> Part:
