@@ -39,7 +39,7 @@ def thrice(**changes):
         ({"processes": (DeviceProcess(9, visible=False),)}, "busy", "can't be seen"),
         ({"memory_used": 512 << 20}, "busy", "512 MiB"),
         ({"memory_used": (512 << 20) - 1}, "free", "free"),
-        ({"utilization": 0.10}, "busy", "in use, up to 10 %"),
+        ({"utilization": 0.10}, "busy", "10 %"),
         ({"utilization": 0.09}, "free", "free"),
         ({"processes": None}, "unknown", "processes"),
         ({"memory_used": None}, "unknown", "memory"),

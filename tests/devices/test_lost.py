@@ -82,11 +82,12 @@ async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
             assert "GPU 1 can't be used" in " ".join(shown(table).split())
 
 
-async def test_all_that_can_be_used_are_ticked(as_this_machine):
+async def test_all_that_are_free_are_ticked(as_this_machine):
     as_this_machine("count 3", "gpu 1 lost 1")
     async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
         await until(pilot, lambda: "lost: it fell off the bus" in shown(table))
         screen.query_one(DevicesPane).focus()
+        await until(pilot, lambda: screen.source.state_of("2") == "free")
         await pilot.press("a")
         await settled(pilot, screen)
         assert screen.draft.ids == ["0", "2"]

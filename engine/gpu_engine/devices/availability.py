@@ -87,7 +87,7 @@ def judge(samples: Sequence[Sample], lease: str | None = None, *, readings: int 
     newest = [s for s in samples[-readings:] if s.utilization is not None]
     most = max((s.utilization or 0.0 for s in newest), default=None)
     if most is not None and most >= UTILIZATION:
-        return Availability("busy", f"in use, up to {units.share(most)}")
+        return Availability("busy", f"something uses {units.share(most)} of it")
     if last.processes is None:
         return Availability("unknown", "the driver does not say which processes are on it")
     if last.memory_used is None and not last.memory_is_hosts:
@@ -232,7 +232,7 @@ def _judge_cpu(samples: Sequence[Sample], readings: int) -> Availability:
     shares = [s.utilization for s in samples if s.utilization is not None]
     # One busy sample does not count: any program's start keeps a core busy for a moment.
     if len(shares) >= readings and min(shares) >= CPU_BUSY:
-        return Availability("busy", f"in use, {units.share(min(shares))}")
+        return Availability("busy", f"others use {units.share(min(shares))} of it")
     shared = bool(shares) and shares[-1] >= CPU_SHARED
     return Availability("free", "used by others too" if shared else "free")
 

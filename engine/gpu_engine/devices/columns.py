@@ -77,11 +77,6 @@ def _heat_style(sample: Sample) -> str:
     return "" if heat is None or heat < WARM else "bad" if heat >= HOT else "warn"
 
 
-def _power(sample: Sample) -> str:
-    limit = "" if sample.power_limit is None else f"/{sample.power_limit:.0f}"
-    return UNKNOWN if sample.power is None else f"{sample.power:.0f}{limit}W"
-
-
 def _power_style(sample: Sample) -> str:
     held = sample.power is not None and sample.power_limit \
         and sample.power >= sample.power_limit * AT_LIMIT
@@ -106,7 +101,9 @@ COLUMNS: tuple[Column, ...] = (
            lambda s: "" if s.device.is_cpu else _memory(s), memory_share),
     Column("temperature", "°C", 2, lambda s: _with(s.temperature, "°C"), _heat_style,
            lambda s: _with(s.temperature, "")),
-    Column("power", "W", 3, _power, _power_style, lambda s: _with(s.power, "")),
+    Column("power", "W", 3, lambda s: _with(s.power, "W"), _power_style,
+           lambda s: _with(s.power, "")),
+    Column("power limit", "", 0, lambda s: _with(s.power_limit, "W")),
     Column("reserved", "", 0, lambda s: f"{units.gib(s.memory_reserved)} GiB"),
     Column("fan", "", 0, lambda s: units.share(s.fan)),
     Column("performance", "", 0, lambda s: UNKNOWN if s.performance_state is None

@@ -63,8 +63,9 @@ def processes(run: Path) -> list[int]:
 
 def end(run: Path, first: signal.Signals = signal.SIGTERM, grace: float = GRACE, *,
         now: bool = False) -> None:
-    """End the processes that `processes` finds, new ones included, and wait until they are gone: with the signal `first`, as a
-    stop begins, and after `grace` seconds with SIGKILL. `now`: SIGKILL at once.
+    """End the processes that `processes` finds, new ones included, and wait until they are gone:
+    with the signal `first`, as a stop begins, and after `grace` seconds with SIGKILL. `now`:
+    SIGKILL at once.
 
     Each process is held by a pidfd while it is checked, so that the signal can't reach another one
     with the same pid. Raises UserError, which names the processes that could not be ended.

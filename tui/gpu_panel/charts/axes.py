@@ -15,6 +15,8 @@ from gpu_panel.charts.braille import Point
 FLAT = 1e-3
 """A range narrower than this share of its middle is drawn as a flat line, not enlarged to noise."""
 
+_MANY = 24
+"""Columns from which on noise can be told from a curve."""
 _MOST = 1e300
 """The largest value that is drawn: beyond it, differences of floats overflow."""
 
@@ -100,6 +102,30 @@ def smoothed(columns: ColumnValues, weight: float) -> ColumnValues:
     return ColumnValues(lo, hi, mean, columns.bad)
 
 
+def spans_decade(every: Iterable[ColumnValues], before: bool) -> bool:
+    """Whether the values are positive and span more than a decade, so that a logarithmic scale
+    shows more of them. `before`: whether that was so; then it is until they span clearly less, so
+    that the scale does not go to and fro."""
+    shown = list(every)
+    low = min((c.bounds()[0] for c in shown), default=-inf)
+    high = max((c.bounds()[1] for c in shown), default=-inf)
+    least = min((c.least_positive() for c in shown), default=inf)
+    return low >= 0 and isfinite(high) and high > (8 if before else 10) * least
+
+
+def is_noisy(points: Sequence[Point | None]) -> bool:
+    """Whether a curve goes up and down more than it goes anywhere: its columns are half as far
+    from their neighbours, in the median, as the mean of its last quarter is from that of its
+    second. (Its first quarter is often a fall from where training began.)"""
+    middle = [p[1] for p in points if p is not None]
+    if len(middle) < _MANY:
+        return False
+    steps = sorted(abs(b - a) for a, b in pairwise(middle))
+    quarter = len(middle) // 4
+    trend = abs(sum(middle[-quarter:]) - sum(middle[quarter:2 * quarter])) / quarter
+    return steps[len(steps) // 2] > max(trend / 2, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Maps values from y0 to y1 to `dots` dots. With `log`, y0 and y1 are decimal logarithms."""
@@ -173,6 +199,8 @@ class Axes:
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False
+    may_be_log: bool = False
+    """Whether the scale is logarithmic by itself where that shows more."""
     x_text: Callable[[int], str] = "{:,}".format
     x_name: str = "step"
     """The word before an x at the crosshair."""

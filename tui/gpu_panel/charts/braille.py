@@ -8,7 +8,7 @@ takes another curve's colour.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import isfinite, log10
 
 Point = tuple[int, int, int]
 """(lowest, middle, highest) dot of a column."""
@@ -126,7 +126,8 @@ def _bar(low: int, high: int) -> int:
 
 # --- a share, or a curve, in a few characters ---------------------------------------------------
 
-_BARS = "▁▂▃▄▅▆▇█"
+_BARS = "▁▂▃▄▅▆▇"
+"""Never a whole cell: bars in rows below each other don't merge."""
 _NOT_FINITE = "×"
 
 
@@ -151,7 +152,8 @@ def area(shares: Sequence[float | None]) -> str:
 
 
 def sparkline(values: Iterable[float], width: int) -> str:
-    """The values in `width` cells, scaled from their least to their greatest. A value that is not
+    """The values in `width` cells, scaled from their least to their greatest, by their logarithms
+    if they span more than a decade. A value that is not
     finite is marked, as in a chart; a flat line stays flat instead of being scaled up to noise."""
     points = list(values)
     if not points or width <= 0:
@@ -162,6 +164,9 @@ def sparkline(values: Iterable[float], width: int) -> str:
                                                    i * len(points) // width + 1)]
         cells.append(sum(part) / len(part) if all(map(isfinite, part)) else None)
     known = [c for c in cells if c is not None]
+    if known and 0 < 10 * min(known) < max(known):  # as a chart does
+        cells = [None if c is None else log10(c) for c in cells]
+        known = [c for c in cells if c is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low
     if not isfinite(span) or span <= 1e-9 * max(abs(low), abs(high), 1e-12):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.events import Click, MouseEvent, MouseScrollDown, MouseScrollUp
+from textual.strip import Strip
 
 from gpu_engine.common.series import Series
 from gpu_panel import keys
@@ -16,7 +17,8 @@ from gpu_panel.common.painting import entitle
 
 __all__ = ["Curve", "CurveView"]
 
-SMOOTHING = (0.0, 0.6, 0.9)
+SMOOTHING = (None, 0.0, 0.6, 0.9)
+"""None: by itself."""
 NARROWEST = 4.0
 """Steps; no zoom shows fewer."""
 WHEEL = 1.25
@@ -41,14 +43,16 @@ class CurveView(CurveDrawing, can_focus=True):
             self.lines, self._all, self._chosen, self.marks = lines, over_all, chosen, marks
             self.redraw()
 
-    def redraw(self) -> None:
-        super().redraw()
-        modes = ["log"] * self.log_scale + [f"smooth {self.smooth}"] * bool(self.smooth) \
+    def frame(self, width: int, height: int) -> list[Strip]:
+        drawn = super().frame(width, height)
+        modes = [f"{self.agree} ranks agree"] * bool(self.agree) + ["log"] * self.is_log \
+            + [f"smooth {self.smooth}"] * (self.smooth is not None) \
             + ["zoomed"] * bool(self.window)
-        entitle(self, subtitle=" · ".join(modes))
+        self.call_later(entitle, self, subtitle=" · ".join(modes))
+        return drawn
 
     def action_log_scale(self) -> None:
-        self.log_scale = not self.log_scale
+        self.log_scale = not self.is_log
         self.redraw()
 
     def action_smooth(self) -> None:

@@ -22,24 +22,25 @@ from gpu_panel.charts.axes import (
     ColumnValues,
     Scale,
     gaps,
+    is_noisy,
     merged,
     reduce,
     scale_of,
     smoothed,
+    spans_decade,
 )
 from gpu_panel.charts.braille import Canvas, Point, band, stroke, thick
 from gpu_panel.charts.marks import Mark
 from gpu_panel.common import palette
 from gpu_panel.common.painting import refresh_changed
 
-OVERLAID = 16
-"""With more ranks than this, their range and mean are drawn instead of a line for each."""
-
 AXES = Axes()
 _STYLES = ("axis", "faint", "mean", "bad", "cross", "box", "empty")
 _NONE, _AXIS, _FAINT, _MEAN, _BAD, _CROSS, _BOX, _EMPTY, _LINES = range(9)
 _ROUGH = 2.0
 """Dots from the least to the greatest value of a column, on average."""
+_SMOOTH = 0.9
+"""The strength of a smoothing that nobody has asked for."""
 _LEGEND_FROM = 8
 """From this height on, in cells, a chart with several lines has a legend."""
 SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
@@ -66,6 +67,8 @@ class Curve:
 class CurveDrawing(Widget):
     """A chart as it is drawn; what can be done with it is in `curves`."""
 
+    OVERLAID: ClassVar[int] = 16
+    """With more lines than this, their range and mean are drawn instead of each."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"curve--{name}" for name in _STYLES}
     DEFAULT_CSS = """
     CurveDrawing {
@@ -86,8 +89,14 @@ class CurveDrawing(Widget):
         """What its numbers are; set it before `show`."""
         self.lines: list[Curve] = []
         self.marks: tuple[Mark, ...] = ()
-        self.log_scale = False
-        self.smooth = 0.0
+        self.log_scale: bool | None = None
+        """None: where it shows more, see `is_log`."""
+        self.smooth: float | None = None
+        """The strength; None: as strong as the noise demands, see `is_noisy`."""
+        self.is_log = False
+        """Whether the scale that was drawn last is logarithmic."""
+        self.agree = 0
+        """How many lines were drawn last as one, as they are the same but for a dot."""
         self.cross: int | None = None
         """Where the reading line is; None if it is hidden."""
         self.window: tuple[float, float] | None = None
@@ -138,17 +147,19 @@ class CurveDrawing(Widget):
         over_all, columns = self._reduced(shown, guess)
         below = 1 if high > 3 else 0
         entries = self._entries(shown)
-        above = 1 if high >= _LEGEND_FROM and len(entries) > 1 else 0
+        unit = self.axes.unit if high >= _LEGEND_FROM else ""
+        above = 1 if unit or (high >= _LEGEND_FROM and len(entries) > 1) else 0
         plot_high = high - below - above
         every = [*columns, *([over_all] if over_all else [])]
-        scale = scale_of(every, plot_high * 4, log=self.log_scale, zero=self.axes.zero)
+        self.is_log = self.axes.may_be_log and spans_decade(every, self.is_log) \
+            if self.log_scale is None else self.log_scale
+        scale = scale_of(every, plot_high * 4, log=self.is_log, zero=self.axes.zero)
         if scale is None:
             text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
             return
         values = scale.ticks(max(plot_high // 3, 2), self.axes.y_unit)
         labels = tick_labels([v / self.axes.y_unit for v in values])
-        unit = self.axes.unit if below else ""
         gutter = min(max(map(len, (*labels, unit)), default=0) + 1, max(wide - 4, 0))
         self._gutter, self._cells = gutter, max(wide - gutter, 1)
         if self._cells * 2 != guess:
@@ -157,12 +168,15 @@ class CurveDrawing(Widget):
         if over_all is not None:
             plot.paint(band(scale.points(over_all)), _FAINT)
             # Even with strength 0 this makes a line out of the means.
-            mean = smoothed(over_all, self.smooth)
+            mean = smoothed(over_all, self._strength(over_all, scale))
             plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(mean)), _MEAN)
+        shown, columns = self._as_one(shown, columns, scale)
+        if self.agree:
+            entries = self._entries(shown)
         self._paint_lines(plot, shown, columns, scale)
         for cell in {c // 2 for of in (*columns, over_all) if of for c in of.bad}:
             plot.text(cell, 0, "×", _BAD)
-        marking.paint(plot, self.marks, x0, x1, _CROSS)
+        marking.paint_begins(plot, self.marks, x0, x1, _CROSS)
         self._paint_cross(plot, x0, x1)
         for row in range(plot_high):
             canvas.chars[above + row][gutter:] = plot.chars[row]
@@ -170,11 +184,26 @@ class CurveDrawing(Widget):
         for value, label in zip(values, labels, strict=True):
             row = above + plot_high - 1 - scale.dot(value) // 4
             canvas.text(gutter - 1 - len(label), row, label, _AXIS)
-        if above:
+        canvas.text(gutter - 1 - len(unit), 0, unit, _AXIS)
+        if above and len(entries) > 1:
             legend(canvas, gutter, entries)
         if below:
-            canvas.text(0, high - 1, unit, _AXIS)
+            marking.paint(canvas, gutter, self.marks, x0, x1, _CROSS)
             self._paint_steps(canvas, gutter, x0, x1)
+
+    def _as_one(self, lines: Sequence[Curve], columns: list[ColumnValues], scale: Scale
+                ) -> tuple[Sequence[Curve], list[ColumnValues]]:
+        """The lines and columns that are drawn: of lines that are the same but for a dot, one."""
+        full = [i for i, line in enumerate(lines) if not line.faint]
+        every = [scale.points(columns[i]) for i in full]
+        self.agree = len(full) if len(full) > 1 and all(
+            abs(a[1] - b[1]) <= 1 for other in every[1:]
+            for a, b in zip(every[0], other, strict=True) if a is not None and b is not None) else 0
+        if not self.agree:
+            return lines, columns
+        kept = next((i for i in full if lines[i].index == self._chosen), full[0])
+        some = [i for i, line in enumerate(lines) if i == kept or line.faint]
+        return [lines[i] for i in some], [columns[i] for i in some]
 
     def _reduced(self, shown: Sequence[Curve], width: int,
                  ) -> tuple[ColumnValues | None, list[ColumnValues]]:
@@ -208,17 +237,24 @@ class CurveDrawing(Widget):
     def _paint_lines(self, plot: Canvas, lines: Sequence[Curve], found: list[ColumnValues],
                      scale: Scale) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
-        rough = bool(self.smooth) or any(_is_rough(scale.points(columns)) for _, columns in pairs)
+        strength = max((self._strength(columns, scale) for _, columns in pairs), default=0.0)
+        rough = bool(strength) or any(_is_rough(scale.points(columns)) for _, columns in pairs)
         if rough:
             for _, columns in pairs:
                 plot.paint(stroke(scale.points(columns), broken=columns.bad), _FAINT)
         for line, columns in pairs:
-            drawn = smoothed(columns, self.smooth) if rough else columns
+            drawn = smoothed(columns, strength) if rough else columns
             dash = palette.dash_of(self.app, line.index) + (2 if line.faint else 0)
             dots = stroke(scale.points(drawn), dash, drawn.bad | self._gaps(drawn))
             if line.index == self._chosen and len(self.lines) > 1 and not line.faint:
                 dots = thick(dots, scale.dots)
             plot.paint(dots, _LINES + line.index % palette.HUES)
+
+    def _strength(self, columns: ColumnValues, scale: Scale) -> float:
+        """How strongly the curve is smoothed."""
+        if self.smooth is not None:
+            return self.smooth
+        return _SMOOTH if is_noisy(scale.points(columns)) else 0.0
 
     def _gaps(self, columns: ColumnValues) -> frozenset[int]:
         """The columns to which no line is drawn, as too long before them nothing is known, or as
@@ -236,7 +272,7 @@ class CurveDrawing(Widget):
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.cross is None or not x0 <= self.cross <= x1:
             return
-        cell = marking.cell_of(plot, self.cross, x0, x1)
+        cell = marking.cell_of(plot.width, self.cross, x0, x1)
         for row in range(plot.height):
             if plot.chars[row][cell] == " ":
                 plot.text(cell, row, "│", _CROSS)
@@ -308,7 +344,7 @@ class CurveDrawing(Widget):
     @property
     def is_band(self) -> bool:
         """Whether the range and the mean of many lines are drawn in their place."""
-        return sum(not line.faint for line in self.lines) > OVERLAID
+        return sum(not line.faint for line in self.lines) > self.OVERLAID
 
 
 Entry = tuple[str, str, int]

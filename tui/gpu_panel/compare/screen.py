@@ -83,7 +83,8 @@ speed, gradient norm."""
     def paint(self, store: CompareStore, chosen: int | None) -> None:
         self._last = store, chosen
         over, axes = _AXES[self.axis]
-        self.axes = axes if store.caught_up else replace(axes, empty="reading …")
+        self.axes = replace(axes, may_be_log=store.name == LOSS,
+                            **{} if store.caught_up else {"empty": "reading …"})
         self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
@@ -110,7 +111,7 @@ speed, gradient norm."""
                 for name, many in store.names.items()])
 
     def _choose(self, store: CompareStore, name: str) -> None:
-        self.log_scale = self.log_scale and name == LOSS
+        self.log_scale = None
         store.choose(name)
         self._again()
 

@@ -106,6 +106,11 @@ w notifies you when the device under the cursor is free, W when any is."""
         """Take the runs whose ranks are to be named with their devices from now on."""
         self._runs = tuple(runs)
 
+    @property
+    def hues(self) -> Mapping[str, str]:
+        """The styles of the runs of ours that are on devices here, by their ids."""
+        return {ours.run: ours.hue for ours in self._table.ours.values()}
+
     # --- painting ------------------------------------------------------------------------------
 
     def poll(self) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
@@ -245,12 +246,13 @@ DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "curve", "spe
 
 _OTHERS = "*"
 """Stands for every column that is none of `COLUMNS`, the last one first."""
-_SHRINK = (("begun", 0), ("curve", 8), ("note", 20), ("task", 14), ("step", 14), ("speed", 0),
-           ("curve", 0), ("tags", 8), ("note", 0), ("task", 0), ("step", 5), ("time", 0),
-           ("name", 14), ("preset", 0), (_OTHERS, 8), ("tags", 0), ("state", 2), ("name", 10),
-           ("mode", 0), (_OTHERS, 0), ("step", 0), ("loss", 0))
+_SHRINK = (("begun", 0), ("note", 20), ("task", 14), ("step", 14), ("speed", 0), ("tags", 8),
+           ("note", 0), ("task", 0), ("step", 5), ("time", 0), ("name", 14), ("preset", 0),
+           (_OTHERS, 8), ("tags", 0), ("state", 2), ("mode", 0), ("name", 10), (_OTHERS, 0),
+           ("curve", 0), ("step", 0), ("loss", 0))
 """How the columns get narrower or go, the least important first, until all fit."""
 GAP = MARK_WIDTH = 2
+_LONGEST_CURVE = 40
 _END = 14
 """The cells that are kept for how a run ended."""
 
@@ -263,11 +265,12 @@ class Layout:
     marks: bool
     room: int
     """The cells that are left for how a run ended."""
-
+    hues: Mapping[str, str]
+    """The styles of live runs' curves, by their ids."""
 
 
 def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
-           marks: bool = False) -> Layout:
+           marks: bool = False, hues: Mapping[str, str] = MappingProxyType({})) -> Layout:
     """The columns `chosen` as they fit into `width` cells. One that would be empty is left out."""
     known = {column.name: column for column in these(chosen)}
     sizes: dict[str, int] = {}
@@ -285,8 +288,11 @@ def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT
             sizes[name] = min(sizes[name], size)
             if not size:
                 del sizes[name]
+    if "curve" in sizes:  # it takes what is left
+        spare = room - sum(size + GAP for size in sizes.values())
+        sizes["curve"] += min(max(spare, 0), _LONGEST_CURVE - sizes["curve"])
     found = tuple((known[name], size) for name, size in sizes.items())
-    return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()))
+    return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()), hues)
 
 
 def _longest(column: Column, lines: Collection[RunLine]) -> int:
@@ -347,6 +353,8 @@ def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = 
     parts: list[Part] = [(MARK + " " if marked else "  ", "accent")] if layout.marks else []
     for column, width in layout.columns:
         text, style = column.part(line, width)
+        if column.name == "curve":
+            style = layout.hues.get(line.id, "accent" if line.live else "dim")
         parts.append((text + " " * GAP, style))
     words = [] if below else remarks(line)
     if line.live and not words and line.seconds_left is not None:

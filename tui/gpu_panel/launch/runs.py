@@ -4,7 +4,7 @@ done with them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -143,6 +143,8 @@ compares them. Esc clears the marks, then the filter."""
         self.marked: set[str] = set()
         self.wanted = query.parse("")
         self.columns: tuple[str, ...] = DEFAULT
+        self.hues: Mapping[str, str] = {}
+        """The styles of live runs, by their ids: those that they have among the devices."""
         self.order: str | None = None
         """The column that the runs are sorted by; None: live ones first, then the queue, then the
         newest."""
@@ -281,7 +283,8 @@ compares them. Esc clears the marks, then the filter."""
             return None, [run_line.text_row("Looking for runs …")]
         if not self.lines:
             return None, [run_line.text_row("No runs yet. ctrl+l launches one.")]
-        self._layout = columns = layout(self.lines, width, self.columns, marks=bool(self.marked))
+        self._layout = columns = layout(
+            self.lines, width, self.columns, marks=bool(self.marked), hues=self.hues)
         rows = [run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
                 if isinstance(entry, SweepLine)
                 else run_line.run_row(entry, columns, entry.id in self.marked)

@@ -214,6 +214,7 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Read)
     def _runs_read(self, event: RunsPane.Read) -> None:
         self.devices.show_runs(event.runs)
+        self.runs.hues = self.devices.hues
         self.preview.set_class(not event.runs, "-empty")
         marks = [f"●{self.runs.live}"] if self.runs.live else []
         marks += [f"◌{self.runs.waiting}"] if self.runs.waiting else []

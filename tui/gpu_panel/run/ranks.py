@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf, isfinite
 from typing import ClassVar
 
 from textual.binding import BindingType
+from textual.content import Content
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import steps
 from gpu_engine.events.rank_view import RankView
 from gpu_panel import keys
+from gpu_panel.common import palette
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures
@@ -66,7 +69,9 @@ COLUMNS = (
     Column("allocated", 4), Column("reserved", 8), Column("peak", 3), Column("host", 6),
     Column("seen", 5, least=5),
 )
-_DOING = 2
+_DOING, _TIME = 2, 7
+_HUES = {letter: f"hue {i}" for i, letter in enumerate(steps.LETTERS.values()) if letter != "·"}
+"""The style of each part of a step."""
 _KINDS = tuple(c.kind for c in COLUMNS if c.kind)
 _TEXTS = {devices.UTILIZATION: units.share, devices.POWER: lambda v: f"{v:.0f} W",
           devices.TEMPERATURE: lambda v: f"{v:.0f} °C"}
@@ -79,9 +84,9 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     KEYS = keys.of("ranks")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
-heartbeat. "per s" are examples, or steps where it says so. "time" is what a step's time goes into,
-a letter a tenth: d data, f forward, b backward, w waiting for others, o optimizer, s saving,
-e evaluation, · the rest. Enter shows the log of the rank under the cursor. o sorts; ranks that
+heartbeat. "per s" are examples, or steps where it says so. "time" is what a step's time goes into:
+the parts stand in the order of the colours' names in the lower edge; what is left is the rest.
+Enter shows the log of the rank under the cursor. o sorts; ranks that
 failed or stalled come first in any order."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -92,6 +97,7 @@ failed or stalled come first in any order."""
         self.anew()
 
     def anew(self) -> None:
+        self._shows_time = False
         self._order = ""
         self.chosen: int | None = None
 
@@ -110,9 +116,21 @@ failed or stalled come first in any order."""
         self._texts = {rank: table.lines(ranks[rank]) for rank in sorted(
             ranks, key=lambda r: (r not in failing, ORDERS[self._order](ranks[r]), r))}
         awaited = len(missing(store))
-        self.entitle(f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started"
-                     if awaited and live else f"ranks ─ {len(ranks)}", self._order)
+        self.border_title = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
+            if awaited and live else f"ranks ─ {len(ranks)}"
         self.repaint()
+        self.border_subtitle = self._legend()
+
+    def _legend(self) -> Content:
+        """The colours of a step's parts that are shown, and the order of the ranks."""
+        letters = {letter for rows in self._texts.values() for row in rows[:1]
+                   for letter in row[_TIME][0]} if self._shows_time else set()
+        strokes = palette.strokes(self.app)
+        parts = [(f"━ {steps.NAMES[name]}", strokes[i % palette.HUES].color.name)
+                 for i, (name, letter) in enumerate(steps.LETTERS.items())
+                 if letter in letters and letter in _HUES]
+        return Content("  ").join([Content.styled(*part) for part in parts]
+                                  + [Content(self._order)] * bool(self._order))
 
     def rank_chosen(self, rank: int) -> None:
         if rank != self.chosen:
@@ -141,10 +159,12 @@ failed or stalled come first in any order."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         shown, widths = layout([row for rows in self._texts.values() for row in rows], width)
+        self._shows_time = _TIME in shown and not self.app.no_color
         header = _joined([(c.title, "") for c in COLUMNS], shown, widths, mark="  ")
         return header, [
             Row(str(rank), tuple(_joined(row, shown, widths, mark=MARK if rank == self.chosen
-                                         and not n else "  ") for n, row in enumerate(rows)))
+                                         and not n else "  ", bars=self._shows_time)
+                                 for n, row in enumerate(rows)))
             for rank, rows in self._texts.items()]
 
 
@@ -192,11 +212,19 @@ class _Table:
         return rows
 
 
-def _joined(cells: Sequence[Part], shown: list[int], widths: list[int], mark: str) -> Line:
+def _joined(cells: Sequence[Part], shown: list[int], widths: list[int], mark: str, *,
+            bars: bool = False) -> Line:
+    """`bars`: a step's parts are drawn in colours, not as letters."""
     parts: list[Part] = [(mark, "accent")]
     for n, i in enumerate(shown):
         text, style = cells[i]
         text = fit(text, widths[i])
+        if i == _TIME and bars:
+            gap = " " * (GAP if n < len(shown) - 1 else 0)
+            parts += [*(("━" * len(list(run)), _HUES.get(letter, "track"))
+                        for letter, run in groupby(text.rstrip())),
+                      (" " * (widths[i] - len(text.rstrip())) + gap, "")]
+            continue
         text = text if COLUMNS[i].left else text.strip().rjust(widths[i])
         parts.append((text + " " * (GAP if n < len(shown) - 1 else 0), style))
     return tuple(parts)

@@ -33,7 +33,7 @@ from gpu_panel.run.headline import figures, headline
 from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
-from gpu_panel.run.store import RunStore
+from gpu_panel.run.store import RunStore, is_brief
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
@@ -154,6 +154,8 @@ class RunScreen(StoreScreen):
         ranks = self.query_one(RanksPane)
         ranks.styles.height = "1fr" if self.has_class("-tabs") else \
             min(ranks.rows_wanted, max(self.size.height // 3, 6))
+        # Of a run that failed early its traceback says more than a curve of three points.
+        self.set_class(is_brief(self.store), "-brief")
 
     def action_maximize(self) -> None:
         self._whole = not self._whole

@@ -104,7 +104,7 @@ def _loss_title(store: RunStore) -> str:
 def _of_optimizer(store: RunStore, index: int) -> Subject:
     name = f"loss of {clean(store.others[index].name, 40)}"
     return Subject(
-        f"{OTHER}{index}", name, "training", Axes(empty="no step yet"),
+        f"{OTHER}{index}", name, "training", _LOSS.axes,
         lambda s: _of_losses(s, s.others[index].loss),
         lambda s: summary(name, [v.metrics.get(f"loss[{index}]") for v in s.ranks.values()]),
         over_all=lambda s: s.others[index].loss.all)
@@ -217,7 +217,7 @@ _WATTS = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:.0
                  zero=True)
 _DEGREES = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:.0f} °C",
                    unit="°C")
-_LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet"),
+_LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet", may_be_log=True),
                 lambda s: _of_losses(s, s.loss), _loss_title, over_all=lambda s: s.loss.all)
 _MEMORY = Subject(MEMORY, "memory", "memory", _BYTES, _memory, _memory_title, by_time=True,
                   over_all=lambda s: s.memory.all_allocated if s.memory.allocated

@@ -97,7 +97,7 @@ def test_everything_that_a_look_has_is_said():
     for words in (
         "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
         "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
-        "301/400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
+        "301W", "400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
         "memory busy 33 %", "power limit", "gen 4 ×16",
         "3 corrected, 0 not", "persistence  off",
         "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
