@@ -3,8 +3,11 @@ colours in which the screens are really painted."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from rich.color import ColorSystem
+from rich.console import Console
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
@@ -39,6 +42,15 @@ def test_a_terminal_of_256_colours_has_gray_grounds_and_legible_texts(name):
     assert all(ground.r == ground.g == ground.b for ground in grounds)
     for text in ("foreground", "text-muted", "text-primary", "text-error"):
         assert min(contrast(in_256(Color.parse(out[text])), g) for g in grounds) >= 4.5, text
+
+
+def test_the_app_asks_how_many_colours_its_terminal_has():
+    app = PanelApp()
+    app.theme = "nord"
+    for system, gray in ("truecolor", False), ("256", True):
+        app.console = Console(color_system=system, force_terminal=True, file=io.StringIO())
+        ground = Color.parse(app.get_css_variables()["background"])
+        assert (ground.r == ground.g == ground.b) == gray
 
 
 @pytest.mark.parametrize("name", sorted(n for n, t in BUILTIN_THEMES.items() if not t.ansi))

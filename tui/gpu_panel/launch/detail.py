@@ -149,7 +149,7 @@ def _curves(details: DeviceDetails, device: Device, sample: Sample, width: int) 
     drawn = [area(of(device.id, 2 * room)) for of in (history.utilization, history.memory)]
     lines: list[Line] = [((" " * _LABEL + fit("last 5 min", room), "dim"),)]
     for curve, column in zip(drawn, COLUMNS, strict=False):
-        lines.append(((fit(column.name, _LABEL), "dim"), (f"{curve:>{room}}", ""),
+        lines.append(((fit(column.name, _LABEL), "dim"), (f"{curve:>{room}}", "dim"),
                       (f"  {column.of(sample)}", column.style(sample))))
     return lines
 
