@@ -112,7 +112,7 @@ async def test_the_palette_offers_what_can_be_done_with_a_run(tmp_path):
                 "next log (])"} <= set(offered())
         assert "resume (u)" not in offered()
         await offered()["log scale (l)"].callback()
-        assert screen.query_one("#loss").border_subtitle == "log"
+        await until(pilot, lambda: "log" in (screen.query_one("#loss").border_subtitle or ""))
         run.state("completed", ended=T0 + 100)
         run.release()
         await screen.store.poll_now()

@@ -139,3 +139,32 @@ async def test_without_colour_the_dashes_differ(monkeypatch):
         view = await chart(pilot, [1.0] * 60, [2.0] * 60)
         rows = [r for r in text(view).splitlines() if any("\u2800" < c < "\u2900" for c in r)]
         assert len({r[3:].count(" ") for r in rows}) == 2
+
+
+class Ranks(CurveView):
+    LINES, OVERLAID = "ranks", 3
+
+
+class RanksChart(ThemedApp):
+    def compose(self) -> ComposeResult:
+        yield Ranks(Axes(unit="GiB", may_be_log=True))
+
+
+async def test_ranks_that_agree_are_one_line_and_more_than_three_that_differ_a_band():
+    falls = [100.0 / (i + 1) for i in range(60)]
+    async with RanksChart().run_test(size=(60, 16)) as pilot:
+        view = await chart(pilot, falls, [v * 1.001 for v in falls])
+        assert "rank 1" not in text(view)
+        await pilot.pause()
+        assert view.border_subtitle == "2 ranks agree · log"
+        assert text(view).splitlines()[0].strip() == "GiB"
+        view = await chart(pilot, falls, [v * 2 for v in falls])
+        assert "rank 0  ━━ 1" in text(view)
+        assert view.agree == 0
+        view = await chart(pilot, *([v * (1 + i) for v in falls] for i in range(4)))
+        assert "mean of 4" in text(view)
+        await pilot.pause()
+        assert view.border_subtitle == "log"
+        view.action_log_scale()
+        await pilot.pause()
+        assert not view.border_subtitle

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.common import ticks
 from gpu_panel.charts import axes
-from gpu_panel.charts.axes import ColumnValues, gaps, merged, reduce
+from gpu_panel.charts.axes import ColumnValues, gaps, is_noisy, merged, reduce, spans_decade
 from gpu_panel.charts.braille import DASHES, Canvas, band, sparkline, stroke
 from gpu_panel.charts.drawing import legend
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark, paint
@@ -51,7 +51,7 @@ def row(width: int, marks: list[Mark], last: float) -> str:
     plot.text(0, 1, "x" * width, 1)
     paint(plot, marks, 0.0, last, 2)
     assert "".join(plot.chars[1]).replace(BEGINS, "x") == "x" * width  # behind the curves
-    return "".join(plot.chars[2])
+    return "".join(plot.chars[0])
 
 
 def test_marks_are_at_their_place_and_those_outside_are_not_drawn():
@@ -86,9 +86,9 @@ def test_what_is_too_far_apart_is_not_joined():
 
 @pytest.mark.parametrize(("values", "drawn"), [
     ((), "    "), ((1.0,), "▄▄▄▄"), ((2.0, 2.0), "▄▄▄▄"),
-    ((float("nan"),) * 4, "××××"), ((0.0, float("nan"), float("inf"), 8.0), "▁××█"),
-    ((8.0, 8.0, 0.0, float("nan"), 4.0, 4.0, 0.0, 0.0), "█×▅▁"),
-    ((8.0, 4.0, 2.0, 0.0), "█▅▃▁")])
+    ((float("nan"),) * 4, "××××"), ((0.0, float("nan"), float("inf"), 8.0), "▁××▇"),
+    ((8.0, 8.0, 0.0, float("nan"), 4.0, 4.0, 0.0, 0.0), "▇×▄▁"),
+    ((8.0, 4.0, 2.0, 0.0), "▇▄▂▁")])
 def test_a_sparkline_draws_what_is_finite_and_marks_what_is_not(values, drawn):
     assert sparkline(values, 4) == drawn
 
@@ -152,3 +152,23 @@ def test_log_leaves_out_what_is_not_positive():
 def test_smoothing_is_free_of_bias_and_keeps_gaps():
     columns = axes.reduce(series([4.0, math.nan, 4.0, 4.0]), 0, 3, 4)
     assert axes.smoothed(columns, 0.9).mean == pytest.approx([4.0, None, 4.0, 4.0])
+
+
+def columns(values) -> ColumnValues:
+    return ColumnValues(list(values), list(values), list(values), frozenset())
+
+
+@pytest.mark.parametrize(("values", "before", "log"), [
+    ((10.0, 0.9), False, True), ((10.0, 1.1), False, False), ((10.0, 1.1), True, True),
+    ((10.0, 1.3), True, False), ((10.0, -0.1), True, False), ((10.0, 0.0, 0.5), False, True),
+    ((0.0, 0.0), False, False), ((float("inf"), 1.0), False, False)])
+def test_a_scale_is_logarithmic_where_positive_values_span_a_decade(values, before, log):
+    assert spans_decade([columns(values)], before) is log
+
+
+@pytest.mark.parametrize(("values", "noisy"), [
+    (range(100), False), ([5] * 100, False), ([50 + 9 * (-1) ** i for i in range(100)], True),
+    ([99, 80, 60, *(40 + 6 * (-1) ** i for i in range(97))], True),
+    ([i + 9 * (-1) ** i for i in range(100)], False), ([9, 1] * 10, False)])
+def test_noise_is_more_than_where_a_curve_goes(values, noisy):
+    assert is_noisy([(v, v, v) for v in values]) is noisy

@@ -39,7 +39,7 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         listed = await at_the_runs(pilot, screen, 4)
         await until(pilot, lambda: "best 0.500" in shown(listed))
-        assert f"▸ sweep       {made.id} toy  2 of 4 done · 1 waiting · 1 failed" in shown(listed)
+        assert f"▸   {made.id} toy  2 of 4 done · 1 waiting · 1 failed" in shown(listed)
         assert listed.keys == [made.id]
         await pilot.press("right")
         assert listed.keys == [made.id, *(run.id for run in made.runs)]
@@ -133,10 +133,10 @@ def test_a_sweep_is_one_line_where_its_first_run_would_be():
     assert [entry.id for entry in folded] == ["s72d4", "b1"]
     assert [e.id for e in fold(LIST, {"s72d4"})] == ["s72d4", "a2", "a1", "a4", "a3", "b1"]
     assert [e.id for e in folded[0].to_stop] == ["a3", "a1", "a2", "a4"]  # those that wait first
-    for width in (76, 116):
+    for width, head in ((76, "▸   "), (150, "▸ sweep       ")):
         row = sweep_row(folded[0], layout(LIST, width), (), False)
         assert text(row.lines[0]).startswith(
-            "▸ sweep       s72d4 vgg  1 of 4 done · 1 running · 1 waiting · 1 failed · best 0.500")
+            f"{head}s72d4 vgg  1 of 4 done · 1 running · 1 waiting · 1 failed · best 0.500")
     assert text(row.lines[0]).endswith("best 0.500 · lr=1e-3")
     some = fold(LIST[:3], {"s72d4"})[0]
     marked = sweep_row(some, layout(LIST, 116, marks=True), {"a1", "a2"}, True)

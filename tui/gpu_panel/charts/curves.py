@@ -17,8 +17,8 @@ from gpu_panel.common.painting import entitle
 
 __all__ = ["Curve", "CurveView"]
 
-SMOOTHING = (None, 0.0, 0.6, 0.9)
-"""None: by itself."""
+SMOOTHING = (None, 0.6, 0.9, 0.0)
+"""None: where it is noisy."""
 NARROWEST = 4.0
 """Steps; no zoom shows fewer."""
 WHEEL = 1.25
@@ -45,7 +45,7 @@ class CurveView(CurveDrawing, can_focus=True):
 
     def frame(self, width: int, height: int) -> list[Strip]:
         drawn = super().frame(width, height)
-        modes = [f"{self.agree} ranks agree"] * bool(self.agree) + ["log"] * self.is_log \
+        modes = [f"{self.agree} {self.LINES} agree"] * bool(self.agree) + ["log"] * self.is_log \
             + [f"smooth {self.smooth}"] * (self.smooth is not None) \
             + ["zoomed"] * bool(self.window)
         self.call_later(entitle, self, subtitle=" · ".join(modes))

@@ -67,6 +67,8 @@ class Curve:
 class CurveDrawing(Widget):
     """A chart as it is drawn; what can be done with it is in `curves`."""
 
+    LINES: ClassVar[str] = ""
+    """What the lines are, if those that agree are drawn as one: "ranks"."""
     OVERLAID: ClassVar[int] = 16
     """With more lines than this, their range and mean are drawn instead of each."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"curve--{name}" for name in _STYLES}
@@ -176,7 +178,7 @@ class CurveDrawing(Widget):
         self._paint_lines(plot, shown, columns, scale)
         for cell in {c // 2 for of in (*columns, over_all) if of for c in of.bad}:
             plot.text(cell, 0, "×", _BAD)
-        marking.paint_begins(plot, self.marks, x0, x1, _CROSS)
+        marking.paint(plot, self.marks, x0, x1, _CROSS)
         self._paint_cross(plot, x0, x1)
         for row in range(plot_high):
             canvas.chars[above + row][gutter:] = plot.chars[row]
@@ -188,7 +190,6 @@ class CurveDrawing(Widget):
         if above and len(entries) > 1:
             legend(canvas, gutter, entries)
         if below:
-            marking.paint(canvas, gutter, self.marks, x0, x1, _CROSS)
             self._paint_steps(canvas, gutter, x0, x1)
 
     def _as_one(self, lines: Sequence[Curve], columns: list[ColumnValues], scale: Scale
@@ -196,7 +197,7 @@ class CurveDrawing(Widget):
         """The lines and columns that are drawn: of lines that are the same but for a dot, one."""
         full = [i for i, line in enumerate(lines) if not line.faint]
         every = [scale.points(columns[i]) for i in full]
-        self.agree = len(full) if len(full) > 1 and all(
+        self.agree = len(full) if self.LINES and len(full) > 1 and all(
             abs(a[1] - b[1]) <= 1 for other in every[1:]
             for a, b in zip(every[0], other, strict=True) if a is not None and b is not None) else 0
         if not self.agree:
@@ -272,7 +273,7 @@ class CurveDrawing(Widget):
     def _paint_cross(self, plot: Canvas, x0: float, x1: float) -> None:
         if self.cross is None or not x0 <= self.cross <= x1:
             return
-        cell = marking.cell_of(plot.width, self.cross, x0, x1)
+        cell = marking.cell_of(plot, self.cross, x0, x1)
         for row in range(plot.height):
             if plot.chars[row][cell] == " ":
                 plot.text(cell, row, "│", _CROSS)

@@ -288,9 +288,9 @@ def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT
             sizes[name] = min(sizes[name], size)
             if not size:
                 del sizes[name]
-    if "curve" in sizes:  # it takes what is left
+    if "curve" in sizes:  # it takes half of what is left, why a run failed the other half
         spare = room - sum(size + GAP for size in sizes.values())
-        sizes["curve"] += min(max(spare, 0), _LONGEST_CURVE - sizes["curve"])
+        sizes["curve"] += min(max(spare // 2, 0), _LONGEST_CURVE - sizes["curve"])
     found = tuple((known[name], size) for name, size in sizes.items())
     return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()), hues)
 
@@ -466,7 +466,8 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     sign = "▾" if line.unfolded else "▸"
     head = f"{sign} sweep"
     if layout.columns and layout.columns[0][0].name == "state":
-        head = fit(head, layout.columns[0][1])
+        wide = layout.columns[0][1]
+        head = fit(head if wide >= cells(head) else sign, wide)
     parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
               (clean(line.first.name, _LONGEST) + " " * GAP, "")]
     # How far it is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)".

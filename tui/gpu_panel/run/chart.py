@@ -18,6 +18,7 @@ class ChartPane(CurveView, RunPane):
     """A chart that begins with the curves of `FIRST` and can show any other."""
 
     KEYS = keys.of("chart")
+    LINES = "ranks"
     OVERLAID = 3
     FIRST: ClassVar[str]
     """The key of what it shows until the person chooses something else, and while the run has

@@ -119,7 +119,8 @@ failed or stalled come first in any order."""
         self.border_title = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
             if awaited and live else f"ranks ─ {len(ranks)}"
         self.repaint()
-        self.border_subtitle = self._legend()
+        if self.is_mounted:
+            self.border_subtitle = self._legend()
 
     def _legend(self) -> Content:
         """The colours of a step's parts that are shown, and the order of the ranks."""
@@ -159,7 +160,7 @@ failed or stalled come first in any order."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         shown, widths = layout([row for rows in self._texts.values() for row in rows], width)
-        self._shows_time = _TIME in shown and not self.app.no_color
+        self._shows_time = _TIME in shown and self.is_mounted and not self.app.no_color
         header = _joined([(c.title, "") for c in COLUMNS], shown, widths, mark="  ")
         return header, [
             Row(str(rank), tuple(_joined(row, shown, widths, mark=MARK if rank == self.chosen

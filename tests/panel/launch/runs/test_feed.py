@@ -303,8 +303,8 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch
     assert set(read) == {first.id, second.id}
     assert [line.reason for line in lines[:2]] == [
         "waits for GPU 0, which is held by run 77aa", "waits for GPU 1"]
-    said = run_row(lines[0], layout(lines, 160)).lines[0]
-    assert ("waits for GPU 0, which is held by run 77aa", "dim") in list(said)
+    said = [part for line in run_row(lines[0], layout(lines, 160)).lines for part in line]
+    assert ("waits for GPU 0, which is held by run 77aa", "dim") in said
 
     waiting.write(third.path, replace(waiting.read(third.path), priority=1))
     waiting.enter(third.path)
