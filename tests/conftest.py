@@ -35,6 +35,9 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT
                       else signal.SIG_DFL)
 
+# Screens are compared with pictures, whose colours are not those of whatever terminal this is.
+os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"
+
 # Without bytecode files, each of the suite's many processes would compile the code again, which
 # takes minutes of processor time. Only for mutants a file may be older than the code it is of.
 if os.environ.get("PYTHONDONTWRITEBYTECODE") != "mutants":

@@ -198,7 +198,7 @@ def test_a_driver_that_hangs_blocks_and_holds_nobody(as_this_machine, monkeypatc
 
 @pytest.mark.parametrize(("lines", "said"), [
     (("count 2", "gpu 1 gone 1"), "no longer lists it"),
-    (("count 2", "gpu 1 lost 1"), "GPU is lost"),
+    (("count 2", "gpu 1 lost 1"), "lost: it fell off the bus"),
     (("count 2", "init 18"), "different versions"),
     (("count 2", "crash 1"), "signal 11"),
     (("count 0",), "no longer lists it"),

@@ -128,7 +128,7 @@ def test_a_lost_gpu_is_listed_and_the_others_are_fine(as_this_machine):
     ]  # fmt: skip
     problems = [s.problem for s in take_once(found).samples]
     assert problems[0] is problems[2] is None
-    assert "GPU is lost" in problems[1]
+    assert "lost: it fell off the bus" in problems[1]
 
 
 def test_a_gpu_that_this_user_may_not_open(as_this_machine):

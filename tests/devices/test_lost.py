@@ -57,12 +57,12 @@ def test_it_is_said_to_be_lost_while_another_hangs(as_this_machine, lines):
 def test_sharing_does_not_help(as_this_machine):
     as_this_machine("count 2", "gpu 1 lost 1")
     prepare(spec("0"))
-    with pytest.raises(SpecError, match="GPU 1 can't be used: GPU is lost"):
+    with pytest.raises(SpecError, match="GPU 1 can't be used: lost: it fell off the bus"):
         prepare(spec("0", "1"))
 
 
 async def refused(pilot, screen):
-    await until(pilot, lambda: any("GPU 1 can't be used: GPU is lost" in p.message
+    await until(pilot, lambda: any("GPU 1 can't be used: lost: it fell off the bus" in p.message
                                    for p in screen.review.problems))
     await pilot.press("ctrl+l")
     await until(pilot, lambda: "Can't launch" in screen_text(pilot.app))
@@ -77,7 +77,7 @@ async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
             await until(pilot, lambda: screen.source.freedom
                         and screen.source.freedom["1"].state == "leased")
             machine.add("gpu 1 lost 1")
-            await until(pilot, lambda: "GPU is lost" in shown(table))
+            await until(pilot, lambda: "lost: it fell off the bus" in shown(table))
             await refused(pilot, screen)
             assert "GPU 1 can't be used" in " ".join(shown(table).split())
 
@@ -85,7 +85,7 @@ async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
 async def test_all_that_are_free_are_ticked(as_this_machine):
     as_this_machine("count 3", "gpu 1 lost 1")
     async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
-        await until(pilot, lambda: "GPU is lost" in shown(table))
+        await until(pilot, lambda: "lost: it fell off the bus" in shown(table))
         screen.query_one(DevicesPane).focus()
         await until(pilot, lambda: screen.source.state_of("2") == "free")
         await pilot.press("a")

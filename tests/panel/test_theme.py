@@ -3,7 +3,11 @@ colours in which the screens are really painted."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.color import ColorSystem
+from rich.console import Console
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
@@ -21,6 +25,32 @@ from .run_kit import T0, Mini, press, says, trained, worked
 from .run_kit import settled as run_settled
 
 THEMES = ["textual-light", "ansi-light", "textual-dark", "catppuccin-mocha"]
+
+
+def in_256(color: Color) -> Color:
+    """What xterm's 256 colours make of a colour."""
+    return Color(*color.rich_color.downgrade(ColorSystem.EIGHT_BIT).get_truecolor())
+
+
+@pytest.mark.parametrize("name", ["nord", "textual-dark", "textual-light", "dracula"])
+def test_a_terminal_of_256_colours_has_gray_grounds_and_legible_texts(name):
+    chosen = BUILTIN_THEMES[name]
+    said = chosen.to_color_system().generate() | chosen.variables
+    out = said | theme.legible(said, dark=chosen.dark, ansi=False, few=True)
+    grounds = [in_256(Color.parse(out[n])) for n in (
+        "background", "surface", "panel", "cursor", "cursor-blurred", "field")]
+    assert all(ground.r == ground.g == ground.b for ground in grounds)
+    for text in ("foreground", "text-muted", "text-primary", "text-error"):
+        assert min(contrast(in_256(Color.parse(out[text])), g) for g in grounds) >= 4.5, text
+
+
+def test_the_app_asks_how_many_colours_its_terminal_has():
+    app = PanelApp()
+    app.theme = "nord"
+    for system, gray in ("truecolor", False), ("256", True):
+        app.console = Console(color_system=system, force_terminal=True, file=io.StringIO())
+        ground = Color.parse(app.get_css_variables()["background"])
+        assert (ground.r == ground.g == ground.b) == gray
 
 
 @pytest.mark.parametrize("name", sorted(n for n, t in BUILTIN_THEMES.items() if not t.ansi))

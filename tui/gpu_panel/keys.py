@@ -51,7 +51,7 @@ KEYS: tuple[Key, ...] = (
     Key("devices.tick", "devices", "space", "tick", "tick",
         "Tick or untick the device under the cursor", footer=True),
     Key("devices.all", "devices", "a", "tick_all", "all free",
-        "Tick all devices that are free, or none if all of them are ticked"),
+        "Tick all free devices, or none if all of them are ticked"),
     Key("devices.free", "devices", "f", "tick_free", "freest",
         "Tick the freest devices: as many as are ticked", footer=True),
     Key("devices.earlier", "devices", "less_than_sign", "move_rank(-1)", "earlier rank",

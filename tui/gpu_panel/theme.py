@@ -6,7 +6,10 @@ disappear on some of them, and the fill under the cursor may be as dark as the t
 colours and their backgrounds are computed once for each theme: a text colour is moved towards
 black or white until its contrast is at least `LEAST` on every background that it is used on.
 
-Contrast is that of WCAG 2: (L1 + 0.05) / (L2 + 0.05), L1 and L2 the relative luminances."""
+Contrast is that of WCAG 2: (L1 + 0.05) / (L2 + 0.05), L1 and L2 the relative luminances.
+
+A terminal of 256 colours (`few`) has no dark ones but its grays and some very strong ones, such as
+navy. There the grounds are gray, and a text's contrast is that of the colours it gets there."""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.color import ColorSystem
 from textual.color import BLACK, WHITE, Color
 from textual.theme import Theme
 
@@ -39,14 +43,15 @@ _MARGIN = 0.1
 _NAMES = ("primary", "secondary", "warning", "error", "success", "accent")
 
 
-def legible(given: Mapping[str, str], *, dark: bool, ansi: bool) -> dict[str, str]:
+def legible(given: Mapping[str, str], *, dark: bool, ansi: bool, few: bool = False
+            ) -> dict[str, str]:
     """CSS variables that replace or extend those of a theme (`given`). Ours are:
 
     `cursor`, `cursor-blurred`: background of the row under the cursor; `cursor-style`: its text
     style. `field`, `field-style`: the same of a field to type in. `faint`: lines that are not text.
     `frame`, `frame-focus`: borders.
     """
-    return _of_terminal(dark) if ansi else _of_theme(given, dark)
+    return _of_terminal(dark) if ansi else _of_theme(given, dark, few)
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -61,29 +66,36 @@ def _luminance(color: Color) -> float:
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
-def _of_theme(given: Mapping[str, str], dark: bool) -> dict[str, str]:
-    background, surface, panel = (_opaque(given[n]) for n in ("background", "surface", "panel"))
+def _of_theme(given: Mapping[str, str], dark: bool, few: bool) -> dict[str, str]:
+    def ground(color: Color) -> Color:
+        return color.monochrome if few else color
+
+    background, surface, panel = (ground(_opaque(given[n]))
+                                  for n in ("background", "surface", "panel"))
     primary = _opaque(given["primary"])
     ink = _opaque(given["foreground"])
     far = WHITE if dark else BLACK
-    cursor = background.blend(apart(primary, (background,), far, GRAPHIC), 0.18)
+    cursor = ground(background.blend(apart(primary, (background,), far, GRAPHIC, few), 0.18))
     blurred = background.blend(ink, 0.1)
     boost = Color.parse(given["boost"])
-    field = apart(background, (background, surface), ink, FIELD)
+    field = ground(apart(background, (background, surface), ink, FIELD, few))
     grounds = (background, surface, panel, cursor, blurred, field, background + boost,
                surface + boost, _opaque(given.get("surface-active", given["surface"])))
-    fills = {f"{name}-muted": background.blend(_opaque(given[name]), 0.18) for name in _NAMES}
-    ink = apart(ink, (*grounds, *fills.values()), far, LEAST)
-    out = {"foreground": ink, "field": field, "cursor": cursor, "cursor-blurred": blurred,
-           "faint": apart(background.blend(ink, 0.3), (background, surface), far, GRAPHIC),
+    fills = {f"{name}-muted": ground(background.blend(_opaque(given[name]), 0.18))
+             for name in _NAMES}
+    ink = apart(ink, (*grounds, *fills.values()), far, LEAST, few)
+    out = {"background": background, "surface": surface, "panel": panel,
+           "foreground": ink, "field": field, "cursor": cursor, "cursor-blurred": blurred,
+           "faint": apart(background.blend(ink, 0.3), (background, surface, cursor), far, GRAPHIC,
+                          few),
            "frame": background.blend(ink, 0.35),
            "text-muted": apart(background.blend(ink, 0.6), (*grounds, *fills.values()), far,
-                               LEAST), **fills}
+                               LEAST, few), **fills}
     if contrast(out["text-muted"], background) > contrast(ink, background):
         out["text-muted"] = ink
     for name in _NAMES:
         out[f"text-{name}"] = apart(_opaque(given[name]), (*grounds, fills[f"{name}-muted"]), far,
-                                    LEAST)
+                                    LEAST, few)
     out |= {"frame-focus": out["text-primary"], "text-disabled": out["text-muted"],
             "block-cursor-background": cursor, "block-cursor-foreground": ink,
             "block-cursor-blurred-background": blurred, "block-cursor-blurred-foreground": ink,
@@ -125,15 +137,21 @@ def _of_terminal(dark: bool) -> dict[str, str]:
         "input-selection-foreground": plain}
 
 
-def apart(color: Color, grounds: Iterable[Color], far: Color, least: float) -> Color:
+def apart(color: Color, grounds: Iterable[Color], far: Color, least: float, few: bool) -> Color:
     """`color`, moved towards `far` only as far as needed for a contrast of `least` on all
     `grounds`; `far` itself if no mixture reaches it."""
-    grounds = tuple(grounds)
+    seen = _of_256 if few else lambda color: color
+    behind = [seen(ground) for ground in grounds]
     for step in range(41):
         moved = color.blend(far, step / 40)
-        if all(contrast(moved, ground) >= least + _MARGIN for ground in grounds):
+        if all(contrast(seen(moved), ground) >= least + _MARGIN for ground in behind):
             return moved
     return far
+
+
+def _of_256(color: Color) -> Color:
+    """What is shown of a colour where there are 256."""
+    return Color(*color.rich_color.downgrade(ColorSystem.EIGHT_BIT).get_truecolor())
 
 
 def _opaque(text: str) -> Color:
@@ -177,7 +195,8 @@ class ThemedApp(FailingApp):
 
     def get_css_variables(self) -> dict[str, str]:
         given, theme = super().get_css_variables(), self.current_theme
-        self.theme_variables = given | legible(given, dark=theme.dark, ansi=theme.ansi)
+        self.theme_variables = given | legible(given, dark=theme.dark, ansi=theme.ansi,
+                                               few=self.console.color_system == "256")
         return self.theme_variables
 
     def begin_with_theme(self, wanted: str | None = None, *, light: bool = False) -> None:

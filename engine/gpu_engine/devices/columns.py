@@ -35,13 +35,15 @@ class Column:
     title: str
     """Its head in a table; "": only the details show it."""
     width: int
-    """The cells that it has in a table at least."""
+    """The cells that its figure has in a table at least."""
     of: Callable[[Sample], str]
     """The figure with its unit; a dash for what the driver does not report."""
     style: Callable[[Sample], str] = _plain
     """"" for a figure that is no news, "warn" or "bad" for trouble."""
-    share: Callable[[Sample], float | None] | None = None
-    """What a bar shows of it, 0 to 1; None: it has no bar."""
+    bare: Callable[[Sample], str] | None = None
+    """The figure below its head, which names the unit; None: as `of`. "": the device has none."""
+    bar: Callable[[Sample], float | None] | None = None
+    """The share, 0 to 1, for a bar beside the figure."""
 
 
 def memory_share(sample: Sample) -> float | None:
@@ -93,10 +95,14 @@ def _clock(now: int | None, most: int | None) -> str:
 
 COLUMNS: tuple[Column, ...] = (
     Column("utilisation", "util", 5, lambda s: units.share(s.utilization),
-           share=lambda s: s.utilization),
-    Column("memory", "memory", 6, _memory, _memory_style, memory_share),
-    Column("temperature", "temp", 4, lambda s: _with(s.temperature, "°C"), _heat_style),
-    Column("power", "power", 5, lambda s: _with(s.power, "W"), _power_style),
+           bar=lambda s: s.utilization),
+    # The memory of CPU slots is the machine's, which is no slot's figure.
+    Column("memory", "memory", 6, _memory, _memory_style,
+           lambda s: "" if s.device.is_cpu else _memory(s), memory_share),
+    Column("temperature", "°C", 2, lambda s: _with(s.temperature, "°C"), _heat_style,
+           lambda s: _with(s.temperature, "")),
+    Column("power", "W", 3, lambda s: _with(s.power, "W"), _power_style,
+           lambda s: _with(s.power, "")),
     Column("power limit", "", 0, lambda s: _with(s.power_limit, "W")),
     Column("reserved", "", 0, lambda s: f"{units.gib(s.memory_reserved)} GiB"),
     Column("fan", "", 0, lambda s: units.share(s.fan)),

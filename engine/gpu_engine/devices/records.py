@@ -110,8 +110,8 @@ class Sample:
     processes: tuple[DeviceProcess, ...] | None = None
     """The processes on it. Empty: there are none. None: not known."""
     problem: str | None = None
-    """Why this device can't be used or read ("GPU is lost"), for people; None if all is well.
-    Beside a problem, the other values are the last ones that were read (see `taken`)."""
+    """Why this device can't be used or read ("lost: it fell off the bus"), for people; None if all
+    is well. Beside a problem, the other values are the last ones that were read (see `taken`)."""
     lost: bool = False
     """True: the driver says that nothing can run on this device (it is lost, gone, must be reset,
     or is not permitted). False beside a problem: the driver may only be slow to answer."""

@@ -124,7 +124,7 @@ def _bar(low: int, high: int) -> int:
     return ((1 << (high - low + 1)) - 1) << low if high >= low else 0
 
 
-# --- a curve in a few characters ------------------------------------------------------------------
+# --- a share, or a curve, in a few characters ---------------------------------------------------
 
 _BARS = "▁▂▃▄▅▆▇"
 """Never a whole cell: bars in rows below each other don't merge."""
@@ -136,10 +136,19 @@ def bar(share: float) -> str:
     return _BARS[min(max(int(share * len(_BARS)), 0), len(_BARS) - 1)]
 
 
-def meter(share: float | None, width: int) -> str:
-    """A bar in `width` cells for a share from 0 to 1, to half a cell; blank if it is not known."""
-    halves = round(min(max(share or 0.0, 0.0), 1.0) * 2 * width)
-    return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(width)
+def level(share: float, width: int) -> str:
+    """A bar that fills so much of `width` cells, in half cells. `share`: 0 to 1."""
+    halves = round(share * 2 * width)
+    return "━" * (halves // 2) + "╸" * (halves % 2)
+
+
+def area(shares: Sequence[float | None]) -> str:
+    """Shares from 0 to 1, two a cell, filled from below: up to three of the four dots, so that the
+    areas of two rows never merge. A gap where nothing is known."""
+    dots = [0] * (len(shares) % 2) + [
+        0 if s is None else (2 << min(2, int(s * 3))) - 1 for s in shares]
+    return "".join(chr(0x2800 + (_LEFT[a] | _RIGHT[b])) if a or b else " "
+                   for a, b in zip(dots[::2], dots[1::2], strict=True))
 
 
 def sparkline(values: Iterable[float], width: int) -> str:

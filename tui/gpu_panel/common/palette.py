@@ -13,7 +13,8 @@ from gpu_panel.theme import GRAPHIC, LINES, THEMES, apart
 HUES = 8
 _RING = (75, 190, 290, 115, 220, 325, 155, 255)
 """Hues in degrees, far from those beside them. Red and amber are left to trouble."""
-_SATURATION = 0.6
+_SATURATION = 0.6, 0.75
+"""The second one with 256 colours, of which two hues would be the same."""
 _ON_DARK = ("cyan", "magenta", "green", "bright_blue", "white", "bright_magenta", "bright_cyan",
             "bright_green")
 _ON_LIGHT = ("blue", "magenta", "green", "black", "cyan", "bright_magenta", "bright_blue",
@@ -25,22 +26,23 @@ def strokes(app: App[object]) -> list[Style]:
     if _is_of_terminal(app):
         return [Style(color=n) for n in (_ON_DARK if app.current_theme.dark else _ON_LIGHT)]
     given = app.theme_variables
-    return _strokes(given["primary"], given["background"], _is_for_colour_blind(app))
+    return _strokes(given["primary"], given["background"], _is_for_colour_blind(app),
+                    app.console.color_system == "256")
 
 
 @cache
-def _strokes(primary: str, ground: str, colour_blind: bool) -> list[Style]:
+def _strokes(primary: str, ground: str, colour_blind: bool, few: bool) -> list[Style]:
     background = Color.parse(ground)
     light = background.brightness > 0.5
     far = BLACK if light else WHITE
     if colour_blind:
-        every = [apart(Color.parse(c), (background,), far, GRAPHIC) for c in LINES]
+        every = [apart(Color.parse(c), (background,), far, GRAPHIC, few) for c in LINES]
         return [Style(color=c.rich_color) for c in (*every, far)]
     near = [abs((hue / 360 - Color.parse(primary).hsl.h + 0.5) % 1.0 - 0.5) for hue in _RING]
     first = near.index(min(near))
-    wanted = [Color.from_hsl(hue / 360, _SATURATION, 0.36 if light else 0.66)
+    wanted = [Color.from_hsl(hue / 360, _SATURATION[few], 0.36 if light else 0.66)
               for hue in (*_RING[first:], *_RING[:first])]
-    return [Style(color=apart(c, (background,), far, GRAPHIC).rich_color) for c in wanted]
+    return [Style(color=apart(c, (background,), far, GRAPHIC, few).rich_color) for c in wanted]
 
 
 def dash_of(app: App[object], index: int) -> int:

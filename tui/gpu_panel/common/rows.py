@@ -51,7 +51,7 @@ class Rows(ScrollView, can_focus=True):
         & > .rows--warn { color: $text-warning; }
         & > .rows--bad { color: $text-error; text-style: bold; }
         & > .rows--accent { color: $text-primary; }
-        & > .rows--track { color: $frame; }
+        & > .rows--track { color: $faint; }
         & > .rows--head { color: $text-muted; }
         & > .rows--cursor { background: $cursor-blurred; }
         &:focus > .rows--cursor { background: $cursor; text-style: $cursor-style; }

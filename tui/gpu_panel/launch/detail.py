@@ -16,11 +16,11 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import COLUMNS
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel import keys
+from gpu_panel.charts.braille import area
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows, cells, fit, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource, History
-from gpu_panel.launch.device_table import axis, bars
 from gpu_panel.launch.run_line import RunLine, ranks_by_pid
 
 if TYPE_CHECKING:
@@ -146,10 +146,10 @@ def _identity(device: Device) -> str:
 def _curves(details: DeviceDetails, device: Device, sample: Sample, width: int) -> list[Line]:
     """Utilisation and memory of the last five minutes, with the figures of now."""
     history, room = details.history or History(), max(8, min(60, width - _LABEL - 16))
-    drawn = (history.utilization(device.id, room), history.memory(device.id, room))
-    lines: list[Line] = [((" " * _LABEL + axis(len(drawn[0])), "dim"),)]
-    for values, column in zip(drawn, COLUMNS, strict=False):
-        lines.append(((fit(column.name, _LABEL), "dim"), bars(values, ""),
+    drawn = [area(of(device.id, 2 * room)) for of in (history.utilization, history.memory)]
+    lines: list[Line] = [((" " * _LABEL + fit("last 5 min", room), "dim"),)]
+    for curve, column in zip(drawn, COLUMNS, strict=False):
+        lines.append(((fit(column.name, _LABEL), "dim"), (f"{curve:>{room}}", "dim"),
                       (f"  {column.of(sample)}", column.style(sample))))
     return lines
 

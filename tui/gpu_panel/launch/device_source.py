@@ -57,10 +57,10 @@ class History:
                 kept = self._kept.setdefault(sample.device.id, deque(maxlen=SPAN))
                 if kept and kept[-1][0] == at:
                     kept.pop()
-                kept.append((at, _share(sample.utilization), _share(memory_share(sample))))
+                kept.append((at, clipped(sample.utilization), clipped(memory_share(sample))))
 
     def utilization(self, device_id: str, width: int) -> list[float | None]:
-        """The means of a device's utilisation in at most `width` cells, the newest last. None: not
+        """The means of a device's utilisation in at most `width` parts, the newest last. None: not
         known."""
         return self._cells(device_id, 1, width)
 
@@ -69,31 +69,25 @@ class History:
         return self._cells(device_id, 2, width)
 
     def _cells(self, device_id: str, which: int, width: int) -> list[float | None]:
-        cells, seconds = spread(width)
-        first = self._until // seconds + 1 - cells
+        cells = min(width, SPAN)
+        first = self._until * cells // SPAN + 1 - cells
         """Number of the first cell, from the epoch: a value stays in its cell until the graph moves
         on."""
         found: list[list[float]] = [[] for _ in range(cells)]
-        before, value = None, None
+        before, cell, value = None, 0, None
         for second in self._kept.get(device_id, ()):
-            at = second[0]
+            at, last = second[0], cell
+            cell = at * cells // SPAN - first
             if before is not None and at - before <= BRIDGED and value is not None:
-                for cell in range(before // seconds + 1, at // seconds):
-                    if 0 <= cell - first < cells:
-                        found[cell - first].append(value)
+                for between in range(max(0, last + 1), cell):
+                    found[between].append(value)
             before, value = at, second[which]
-            if value is not None and 0 <= at // seconds - first < cells:
-                found[at // seconds - first].append(value)
+            if value is not None and cell >= 0:
+                found[cell].append(value)
         return [sum(values) / len(values) if values else None for values in found]
 
 
-def spread(width: int) -> tuple[int, int]:
-    """Five minutes in at most `width` cells: how many cells, and the seconds of each."""
-    seconds = max(1, math.ceil(SPAN / max(width, 1)))
-    return min(width, math.ceil(SPAN / seconds)), seconds
-
-
-def _share(value: float | None) -> float | None:
+def clipped(value: float | None) -> float | None:
     return min(1.0, max(0.0, value)) if value is not None and math.isfinite(value) else None
 
 

@@ -1,7 +1,6 @@
 """The device table as lines of text: a line for each device, with its last five minutes.
 
-The figures are the columns of `gpu_engine.devices.columns`. Each run of ours has a hue of its own,
-and what others use is dim.
+The figures are the columns of `gpu_engine.devices.columns`. Each run of ours has a hue of its own.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from gpu_engine.common.units import UNKNOWN
 from gpu_engine.devices.columns import IN_TABLE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
-from gpu_panel.charts.braille import bar, meter
+from gpu_panel.charts.braille import area, level
+from gpu_panel.common.palette import HUES
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.launch import row_keys
-from gpu_panel.launch.device_source import Machine, spread
+from gpu_panel.launch.device_source import SPAN, Machine, clipped
 
 if TYPE_CHECKING:
     from gpu_engine.common.errors import Problem
@@ -33,6 +33,18 @@ STALE_AFTER = 3.0
 """Seconds after which the age of figures is shown."""
 
 
+def keys_of(machines: Sequence[Machine]) -> list[str]:
+    """The keys of all devices' rows, machine by machine, in the order of their numbers."""
+    return [machine.key(device) for machine in machines for device in machine.devices]
+
+
+def hue_of(keys: Sequence[str], run: RunLine) -> str:
+    """The style of a run of ours, "hue 3", by the place of its first device among all devices'
+    rows (`keys`)."""
+    places = [keys.index(device) for device, _ in run.devices if device in keys]
+    return f"hue {min(places) % HUES}" if places else "accent"
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
     """A run of ours that is on a device."""
@@ -41,8 +53,11 @@ class Ours:
     rank: int
     name: str
     since: str
+    hue: str = "accent"
+    """Its style, from `hue_of`."""
+
     def __str__(self) -> str:
-        return f"● run {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
+        return f"● {self.run} rank {self.rank} · {clean(self.name)} · {self.since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +81,7 @@ class DeviceTable:
     @property
     def keys(self) -> list[str]:
         """The keys of all devices' rows, machine by machine, in the order of their numbers."""
-        return [machine.key(device) for machine in self.machines for device in machine.devices]
-
-    def hue_of(self, run: str) -> str:
-        """The style of what belongs to a run of ours: the hue of the place of its first device, so
-        that no two runs beside each other have the same."""
-        place = next((i for i, key in enumerate(self.keys)
-                      if (ours := self.ours.get(key)) is not None and ours.run == run), 0)
-        return f"hue {place}"
+        return keys_of(self.machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +99,13 @@ class _Shown:
     use: Part
     brief: str
     """`use` in a few words."""
-    hue: str
-    """The style of its bars and its history: that of the run of ours on it."""
     tone: str
-    """The style of its name and figures: what others use is dimmer."""
+    """The style of its bars and its history."""
+
+    @property
+    def arrow(self) -> str:
+        """`role` in a few cells: "→r0 "."""
+        return f"→{self.role.replace('rank ', 'r')} " if self.role else ""
 
     @property
     def about(self) -> str:
@@ -133,104 +144,108 @@ def build(table: DeviceTable, width: int) -> Built:
     return Built(layout.header if layout else None, rows, {d.key: d.about for d in every})
 
 
-_GROW = (("who", 12), ("utilisation", 6), ("memory", 6), ("name", 26), ("history", 10),
-         ("utilisation", 12), ("memory", 10), ("who", 26), ("history", 20), ("utilisation", 20),
-         ("memory", 16), ("who", 60), ("history", 60), ("utilisation", 40), ("memory", 30))
-"""How the parts of a row that may be missing get their cells, one step after the other."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a row has room for."""
+    """The cells of each part of a line, with the blanks behind it; 0: no room for it."""
 
     ids: int
-    columns: tuple[tuple[Column, int], ...]
-    """With the cells of their figures."""
-    cells: Mapping[str, int]
-    """Of the bar of a column, of the name, of who uses it and of the history; 0: it has no room."""
+    name: int
+    columns: tuple[tuple[Column, int, int], ...]
+    """With the cells of the bar and of the figure."""
+    who: int
+    history: int
 
     @classmethod
     def of(cls, devices: Sequence[_Shown], width: int) -> _Layout:
-        ids = max(len(d.number) for d in devices)
         # Keep the columns while a driver fails, so that those beside them don't move.
-        failing = any(d.sample.problem for d in devices)
-        slots = all(d.sample.device.is_cpu for d in devices)  # whose memory is the machine's
-        columns = [(c, max(c.width, *(cells(c.of(d.sample)) for d in devices)))
-                   for c in IN_TABLE if not (slots and c.name == "memory")
-                   and (failing or any(c.of(d.sample) != UNKNOWN for d in devices))]
-        while (room := width - ids - 3 - sum(wide + 1 for _, wide in columns)) < 4 and columns:
-            columns.pop()
-        most = {"name": max(cells(d.name) for d in devices),
-                "who": max(26, *(cells(d.role) + 2 + cells(d.brief) for d in devices)),
-                "history": 60} | {c.name: 99 for c, _ in columns if c.share is not None}
-        found = dict.fromkeys(("name", "who", "history", "utilisation", "memory"), 0)
-        for part, wanted in _GROW:
-            wanted = min(wanted, most.get(part, 0))
-            more = wanted - found[part] + (not found[part])
-            if wanted > found[part] and (more <= room or found[part]):
-                more = min(more, room)
-                found[part] += more - (not found[part])
-                room -= more
-        return cls(ids, tuple(columns), found | {"history": spread(found["history"])[0]})
+        failing = any(d.sample.problem and not d.sample.device.is_cpu for d in devices)
+        columns = [(c, 2 + max(c.width, *(cells(_figure(c, d.sample)) for d in devices)))
+                   for c in IN_TABLE
+                   if failing or any(_figure(c, d.sample) not in ("", UNKNOWN) for d in devices)]
+        ids = 4 + max(cells(d.number) for d in devices)
+        name = 2 + min(26, max(cells(d.name) for d in devices))
+        who = 2 + min(44, max(3, *(cells(d.arrow + d.brief) * (not d.sample.problem)
+                                   for d in devices)))
+        # The least and the wanted cells of each; the most important first.
+        wants = {c.name: (wide, wide) for c, wide in columns if c.bar}
+        wants["who"] = 26, max(26, who)
+        wants |= {c.name: (wide, wide) for c, wide in columns}
+        wants |= {f"{c.name} bar": (7, width // 9) for c, _ in columns if c.bar}
+        wants |= {"name": (name, name), "history": (12, SPAN // 2)}
+        left, got = width - ids, dict.fromkeys(wants, 0)
+        for part, (least, _) in wants.items():
+            if least > left:
+                break
+            got[part], left = least, left - least
+        for part, (_, wanted) in wants.items():
+            more = min(left, wanted - got[part]) if got[part] else 0
+            got[part], left = got[part] + more, left - more
+        if got["history"]:  # it is last, and takes what the words before it leave
+            left, got["who"] = got["who"], min(got["who"], who)
+            got["history"] += left - got["who"]
+        else:
+            got["who"] += left
+        return cls(ids, got["name"], tuple((c, got.get(f"{c.name} bar", 0), got[c.name])
+                                           for c, _ in columns if got[c.name]),
+                   got["who"], got["history"])
 
     @property
     def header(self) -> Line:
-        of = self.cells
-        text = f"  {fit('#', self.ids)} " + (fit("name", of["name"]) + " " if of["name"] else "")
-        for column, wide in self.columns:
-            gauge = of.get(column.name, 0)
-            text += fit(column.title, gauge + 1 + wide) + " " if gauge \
-                else f"{column.title:>{wide}} "
-        return ((text + fit("used by", of["who"] + 1)
-                 + ("last 5 min" if of["history"] >= 10 else ""), ""),)
+        titles = [fit("  #", self.ids), fit("name", self.name)]
+        titles += [fit(c.title, bar + wide) if bar else f"{c.title:>{wide - 2}}  "
+                   for c, bar, wide in self.columns]
+        return (("".join([*titles, fit("who", self.who), "last 5 min" * bool(self.history)]), ""),)
 
     def line(self, device: _Shown, width: int) -> Line:
-        of = self.cells
-        parts: list[Part] = [device.box, (f" {fit(device.number, self.ids)} ",
-                                          "strong" if device.box[1] == "accent" else "")]
-        if of["name"]:
-            parts.append((fit(device.name, of["name"]) + " ", device.tone))
-        role = device.role.replace("rank ", "r")
-        role = f"→{role} " if role else ""
-        if device.sample.problem:
-            room = width - sum(cells(text) for text, _ in parts) - cells(role)
-            return (*parts, (role, "accent"), (fit(device.use[0], room).rstrip(), device.use[1]))
-        for column, wide in self.columns:
-            if column.share is not None and (gauge := of.get(column.name, 0)):
-                parts.append((meter(column.share(device.sample), gauge) + " ", device.hue))
-            parts.append((f"{column.of(device.sample):>{wide}} ",
-                          column.style(device.sample) or device.tone))
-        parts += [(role, "accent"), (fit(device.brief, of["who"] - cells(role)), device.use[1])]
-        if of["history"]:
-            history = device.machine.history
-            drawn = history.utilization(device.sample.device.id, of["history"]) if history else []
-            parts += [(" ", ""), bars(drawn, device.hue)]
+        sample, history = device.sample, device.machine.history
+        number = (fit(f" {device.number}", self.ids - 1), "strong" * (device.box[0] == TICKED))
+        role = (device.arrow, "accent")
+        if sample.problem:
+            room = max(0, width - self.ids - cells(role[0]))
+            return device.box, number, role, (fit(device.use[0], room).rstrip(), device.use[1])
+        parts: list[Part] = [device.box, number, (fit(device.name, self.name), "")]
+        for column, bar, wide in self.columns:
+            style = column.style(sample)
+            if bar and column.bar:
+                filled = level(clipped(column.bar(sample)) or 0.0, bar - 1)
+                parts += [(filled, style or device.tone), (" " * (bar - len(filled)), "")]
+            mark = "!" if style == "bad" and not column.bar else " "
+            parts.append((f"{_figure(column, sample):>{wide - 2}}{mark} ", style))
+        who = max(0, self.who - cells(role[0]) - 2)
+        parts += [role, (fit(device.brief, who), device.use[1]), ("  ", "")]
+        if self.history and history is not None:
+            parts.append((area(history.utilization(sample.device.id, 2 * self.history)),
+                          device.tone))
         return tuple(parts)
+
+
+def _figure(column: Column, sample: Sample) -> str:
+    return (column.bare or column.of)(sample)
 
 
 def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample) -> _Shown:
     key = machine.key(device)
     on, ours = key in table.ticked, table.ours.get(key)
     box = TICKED if on else UNTICKED
-    use = _use(table, machine, device, sample, ours)
-    others = ours is None and not on and use[1] != "good"
-    # Of another's process the figures beside it say the rest: "alice · python3 train.py".
-    brief = f"● {clean(ours.name)} rank {ours.rank}" if ours else " · ".join(
-        use[0].split(" · ")[:2])
+    use = _use(machine, device, sample, ours)
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
-                  (use[0], use[1] or ("dim" if others else "")),
-                  brief, table.hue_of(ours.run) if ours else "dim", "dim" if others else "")
+                  use, _short(use[0]), ours.hue if ours else "track")
 
 
-def _use(table: DeviceTable, machine: Machine, device: Device, sample: Sample, ours: Ours | None
-         ) -> Part:
+def _short(use: str) -> str:
+    """The user and the program, without folders: "alice · python train.py"; a run and its name."""
+    said = " · ".join(use.split(" · ")[:2])
+    return " ".join(word.rpartition("/")[2] for word in said.split(" "))
+
+
+def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) -> Part:
     """Who uses a device, or what is wrong with it."""
     freedom = (machine.freedom or {}).get(device.id)
     if sample.problem:
         return "! " + clean(sample.problem), "bad"
     if ours:
-        return str(ours), table.hue_of(ours.run)
+        return str(ours), ours.hue
     if freedom is None:
         return "…", "dim"
     why = clean(freedom.reason)
@@ -362,20 +377,8 @@ def notes(source: DeviceSource, draft: Draft | None, resolved: bool,
 # --- runs of ours on devices -------------------------------------------------------------------
 
 
-def of_runs(runs: Sequence[RunLine], now: float) -> dict[str, Ours]:
-    """Key of a device's row → the run of ours on it. `now`: Unix seconds."""
-    return {device: Ours(run.id, rank, run.name, units.clock(now - (run.started or run.created)))
+def of_runs(runs: Sequence[RunLine], now: float, keys: Sequence[str] = ()) -> dict[str, Ours]:
+    """Key of a device's row → the run of ours on it. `now`: Unix seconds; `keys`: of all rows."""
+    return {device: Ours(run.id, rank, run.name, units.clock(now - (run.started or run.created)),
+                         hue_of(keys, run))
             for run in runs for device, rank in run.devices}
-
-
-# --- graphs of load ----------------------------------------------------------------------------
-
-
-def bars(values: Sequence[float | None], style: str) -> Part:
-    """A bar of eight possible heights for each value; a gap where nothing is known."""
-    return "".join(" " if v is None else bar(v) for v in values), style
-
-
-def axis(width: int) -> str:
-    """What stands above a graph, as far as there is room: "-5 min           now"."""
-    return "-5 min" + f"{'now':>{width - 6}}" if width >= 12 else f"{'now':>{width}}"[:width]

@@ -44,14 +44,16 @@ class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
     CALLED = "the devices"
     KEYS = keys.of("devices")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Tick the devices that the run may use. The bars show the utilisation and the memory
-of now; at the right stands the utilisation of the last five minutes. A run of yours has a colour
-of its own, here and in the list of runs; what others use is dimmer. The words say who uses a
-device; those under the cursor stand whole in the pane's lower edge. A device is free if no process
-and no run is on it, and three readings, a second apart, have found it idle; a busy CPU slot can be
-taken all the same. You can also tick a device that isn't free; the panel asks before it launches
-there. The order of ticking is the order of the ranks, which are shown with the devices: < and >
-move one.
+    HELP = """Tick the devices that the run may use. The bars are now, the last column is the
+utilisation of the last five minutes; a run of yours has a colour of its own. "who" says who uses a
+device: nobody (free), a run of yours with its rank, or another process; what is said of the one
+under the cursor stands whole in the pane's lower edge. ! is trouble. a ticks all free ones. You can
+also tick one that isn't free; the panel asks before it launches there. The order of ticking is the
+order of the ranks, which are shown with the devices: < and > move one.
+
+A reading is one look at all figures, mostly once a second. A GPU is free if nothing runs on it and
+its memory is empty, and it was used less than 10 % in each of the last three readings. A CPU slot
+is in use where each of them found it used 90 % or more; it can be ticked all the same.
 
 w notifies you when the device under the cursor is free, W when any is."""
 
@@ -107,7 +109,7 @@ w notifies you when the device under the cursor is free, W when any is."""
     @property
     def hues(self) -> Mapping[str, str]:
         """The styles of the runs of ours that are on devices here, by their ids."""
-        return {ours.run: self._table.hue_of(ours.run) for ours in self._table.ours.values()}
+        return {ours.run: ours.hue for ours in self._table.ours.values()}
 
     # --- painting ------------------------------------------------------------------------------
 
@@ -150,10 +152,11 @@ w notifies you when the device under the cursor is free, W when any is."""
         if not self.is_on_screen and self.size.width:
             return
         source, draft = self._source, self._draft
+        machines = source.machines
         self._table = DeviceTable(
-            source.machines, self.ticked, draft.mode if draft else "single",
+            machines, self.ticked, draft.mode if draft else "single",
             draft.first_rank if draft else 0,
-            device_table.of_runs(self._runs, time.time()),
+            device_table.of_runs(self._runs, time.time(), device_table.keys_of(machines)),
             device_table.notes(source, draft, self.resolved, self._problems),
             now=time.monotonic(), wanted=frozenset(source.wanted))
         self.repaint()
@@ -257,14 +260,11 @@ w notifies you when the device under the cursor is free, W when any is."""
         return row_keys.split(self.key_at_cursor or "")[0]
 
     def action_tick_all(self) -> None:
-        """All of the machine under the cursor that are free; where these are ticked already, none
-        of its devices."""
-        machine, ticked = self._source.machine(self._host), self.ticked
-        if machine is None:
-            return
-        more = [key for device in machine.devices if (key := machine.key(device)) not in ticked
-                and self._source.state_of(key) == "free"]
-        rest = [key for key in ticked if row_keys.split(key)[0] != self._host]
+        """All free ones of the machine under the cursor; where these are ticked already, none."""
+        host, ticked = self._host, self.ticked
+        more = [key for key in self._table.keys if row_keys.split(key)[0] == host
+                and key not in ticked and self._source.state_of(key) == "free"]
+        rest = [key for key in ticked if row_keys.split(key)[0] != host]
         if not more and len(rest) == len(ticked):
             self.notify("No device here is free; space ticks one all the same", severity="warning")
             return

@@ -44,8 +44,7 @@ _KFD, _NODES = "sys/class/kfd/kfd", "sys/class/kfd/kfd/topology/nodes"
 _PCI = "sys/bus/pci/devices"
 _GIVE = "a container needs --device=/dev/kfd --device=/dev/dri"
 _NOT_LOADED = f"the compute part of the amdgpu driver is not loaded ({_GIVE})"
-_LOST = ("GPU is lost: the driver can't reach it (see dmesg; a reset of the GPU or a reboot brings "
-         "it back)")
+_LOST = "lost: the driver can't reach it (dmesg says why); a reset or a reboot brings it back"
 _MOST = 1 << 48
 """The highest number that can be true: bytes, microwatts, thousandths of a degree."""
 

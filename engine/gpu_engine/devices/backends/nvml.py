@@ -36,8 +36,7 @@ _ERRORS = {
     10: "the driver timed out",
     11: "the driver has a problem with the GPU's interrupts (see dmesg)",
     14: "the GPU's infoROM is corrupted",
-    15: "GPU is lost: it fell off the bus or no longer answers (dmesg says which Xid); a reset or "
-    "a reboot brings it back",
+    15: "lost: it fell off the bus (dmesg says which Xid); a reset or a reboot brings it back",
     16: "the GPU must be reset before it can be used (nvidia-smi --gpu-reset)",
     17: "the operating system blocks access to the GPU (a container without GPU rights?)",
     18: "the NVIDIA driver and its library have different versions, as after an update: "

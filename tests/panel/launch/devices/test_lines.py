@@ -19,9 +19,9 @@ from gpu_engine.devices.records import (
     Snapshot,
 )
 from gpu_engine.runs.folder import Run
-from gpu_panel.charts.braille import meter
-from gpu_panel.launch.device_source import BRIDGED, SPAN, DeviceSource, History, Machine, spread
-from gpu_panel.launch.device_table import DeviceTable, Ours, axis, bars, build, of_runs
+from gpu_panel.charts.braille import area, level
+from gpu_panel.launch.device_source import BRIDGED, SPAN, DeviceSource, History, Machine
+from gpu_panel.launch.device_table import DeviceTable, Ours, build, hue_of, of_runs
 from gpu_panel.launch.run_line import RunLine
 
 from ....conftest import gpus, slots
@@ -53,13 +53,9 @@ def test_a_gpu_with_everything_known():
     assert "▣ 1" in said
     assert "74 %" in said
     assert "34/80G" in said
-    assert "61°C" in said
-    assert "301W" in said
-    wide = build(look(machine, busy, free, ticked=("1",)), 150)
-    assert "".join(part for part, _ in wide.rows[0].lines[0]).rstrip().endswith(
-        "alice · python train.py")
-    assert wide.about["0"].endswith("alice · python train.py · 34.0 GiB · 3 days")
-    assert said.splitlines()[2].endswith("54W free")
+    assert said.splitlines()[0].split()[-6:] == ["name", "util", "memory", "°C", "W", "who"]
+    assert said.splitlines()[1].endswith("  61  301  alice · python train.py")
+    assert said.splitlines()[2].endswith("54  free")
 
 
 def test_what_is_not_known_is_never_a_zero():
@@ -68,6 +64,12 @@ def test_what_is_not_known_is_never_a_zero():
     assert " –" in said
     assert " 0 %" not in said
     assert "°C" not in said
+
+
+def test_trouble_is_said_in_place_of_the_figures():
+    machine = gpus(1)
+    lost = Sample(machine.devices[0], 0.5, 1 << 30, 80 << 30, problem="lost: it fell off the bus")
+    assert text(look(machine, lost), 120).splitlines()[1] == "☐ 0  ! lost: it fell off the bus"
 
 
 @pytest.mark.parametrize("inventory", [Inventory((), "nvml"),
@@ -108,31 +110,41 @@ def lab(count: int, seconds=300) -> DeviceTable:
 
 
 def test_a_run_of_ours_stands_out():
-    rows = build(lab(4), 83).rows
-    assert {style for part, style in rows[0].lines[0] if "▇" in part or "━" in part} == {"hue 0"}
-    assert {style for part, style in rows[0].lines[0] if "gpt" in part} == {"hue 0"}
-    assert {style for part, style in rows[1].lines[0] if "▁" in part} == {"dim"}
+    table = lab(4)
+    table = replace(table, ours={"0": replace(table.ours["0"], hue="hue 5")})
+    rows = build(table, 160).rows
+    for mark in "⣶", "gpt", "━":
+        assert "hue 5" in {style for part, style in rows[0].lines[0] if mark in part}
+    assert {style for part, style in rows[1].lines[0] if "⣀" in part} == {"track"}
 
 
-def test_two_runs_have_two_hues_and_what_others_use_is_dim():
-    machine = gpus(4)
-    samples = [Sample(d, 0.9, 72 << 30, 80 << 30, 60.0, 300.0, 400.0, processes=(
-        DeviceProcess(7, 72 << 30, user="alice", command="x", started=1.0),))
-        for d in machine.devices]
-    rows = build(look(machine, *samples, ours={
-        "0": Ours("3f2a", 0, "a", ""), "1": Ours("77aa", 0, "b", ""),
-        "2": Ours("3f2a", 1, "a", "")}), 110).rows
-    bars = [[style for part, style in row.lines[0] if "━" in part] for row in rows]
-    assert bars == [["hue 0"] * 2, ["hue 1"] * 2, ["hue 0"] * 2, ["dim"] * 2]
-    assert {style for part, style in rows[3].lines[0]
-            if part.strip() and "G" not in part and part.strip() != "3"} == {"dim"}
+def test_a_run_s_hue_is_the_place_of_its_first_device():
+    run = RunLine(Run(Path("3f2a")), "gpt", "ddp", 2, "running", True, 100.0,
+                  devices=(("9", 0), ("gpu1 1", 1)))
+    keys = [*map(str, range(9)), "gpu1 0", "gpu1 1", "9"]
+    assert hue_of(keys, run) == "hue 2"
+    assert hue_of(keys[:9], run) == "accent"
+    assert {ours.hue for ours in of_runs([run], 0.0, keys).values()} == {"hue 2"}
 
 
-@pytest.mark.parametrize(("share", "text"), [
-    (0.0, "    "), (0.12, "╸   "), (0.5, "━━  "), (0.65, "━━╸ "), (1.0, "━━━━"), (7.0, "━━━━"),
-    (-1.0, "    "), (None, "    ")])
-def test_a_bar_for_now(share, text):
-    assert meter(share, 4) == text
+@pytest.mark.parametrize("width", range(44, 260, 9))
+def test_a_line_has_no_hole_and_ends_with_the_history(width):
+    found = build(lab(2), width)
+    head = "".join(part for part, _ in found.header)
+    line = "".join(part for part, _ in found.rows[0].lines[0])
+    assert len(line) <= width
+    if "last 5 min" in head:
+        assert len(line) == width
+        assert " " not in line[head.index("last"):]
+        assert "rank 0 · gpt  " in line
+    assert ("last 5 min" in head) == (width > 90)
+
+
+def test_cpu_slots_have_no_columns_for_what_they_have_not():
+    machine = slots(2)
+    samples = [Sample(d, 0.5, 9 << 30, 24 << 30) for d in machine.devices]
+    head = text(look(machine, *samples), 120).splitlines()[0]
+    assert head.split() == ["#", "name", "util", "who", "last", "5", "min"]
 
 
 def test_a_driver_that_fails_takes_no_column_away():
@@ -141,7 +153,7 @@ def test_a_driver_that_fails_takes_no_column_away():
     heads = [text(look(gpus(1), s), 90).splitlines()[0].split()
              for s in (fine, Sample(device, problem="the driver is not loaded"))]
     assert heads[0] == heads[1]
-    assert "temp" in heads[0]
+    assert "°C" in heads[0]
 
 
 def test_of_a_slice_its_size_is_read_first():
@@ -149,8 +161,8 @@ def test_of_a_slice_its_size_is_read_first():
     part = Device("MIG-a", "mig", f"{card.name} MIG 1g.10gb 1:2", 1, "MIG-a", 10 << 30)
     machine = Inventory((card, part), "nvml")
     shot = Snapshot(1.0, (Sample(card), Sample(part)))
-    said = text(DeviceTable((Machine(None, machine, shot),)), 90)
-    assert "1:2 1g.10gb of" in said
+    said = text(DeviceTable((Machine(None, machine, shot),)), 120)
+    assert "1:2  1g.10gb of" in said
 
 
 def test_an_inherited_allocation_is_shown_with_its_numbers():
@@ -173,21 +185,22 @@ def styles(look: DeviceTable, width=110) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("used", "heat", "watts", "wanted"), [
-    (8, 40.0, 100.0, ("dim", "dim", "dim")),
-    (72, 75.0, 395.0, ("warn", "warn", "dim")),
+    (8, 40.0, 100.0, ("", "", "")),
+    (72, 75.0, 395.0, ("warn", "warn", "")),
     (79, 85.0, 398.0, ("bad", "bad", "warn"))])
 def test_figures_are_coloured_where_they_tell_of_trouble(used, heat, watts, wanted):
     machine = gpus(1)
     found = styles(look(machine, Sample(machine.devices[0], 0.99, used << 30, 80 << 30, heat, watts,
                                         400.0, processes=())))
     memory = next(style for part, style in found.items() if part.endswith("/80G"))
-    assert (memory, found[f"{heat:.0f}°C"], found[f"{watts:.0f}W"]) == wanted
+    mark = "!" * (wanted[1] == "bad")
+    assert (memory, found[f"{heat:.0f}{mark}"], found[f"{watts:.0f}"]) == wanted
 
 
 def test_a_run_is_on_its_device_since_it_began_and_not_since_it_waits():
     run = RunLine(Run(Path("3f2a")), "gpt", "ddp", 1, "running", True, 100.0, started=940.0,
                   devices=(("0", 3),))
-    assert str(of_runs([run], 1000.0)["0"]) == "● run 3f2a rank 3 · gpt · 01:00"
+    assert str(of_runs([run], 1000.0)["0"]) == "● 3f2a rank 3 · gpt · 01:00"
     assert of_runs([replace(run, started=None)], 1000.0)["0"].since == "15:00"
 
 
@@ -207,12 +220,8 @@ def filled(values, first=1000) -> History:
 
 @pytest.mark.parametrize("width", [1, 7, 10, 38, 60, 97, 150, 400])
 def test_five_minutes_fit_into_any_width(width):
-    cells, seconds = spread(width)
-    assert cells <= width
-    assert cells * seconds >= SPAN > (cells - 1) * seconds
-    assert len(filled([0.5] * 9).utilization("0", width)) == cells
-    assert len(axis(cells)) == cells
-    assert axis(cells).endswith("now"[:cells])
+    drawn = filled([0.5] * 2 * SPAN).utilization("0", width)
+    assert drawn == [0.5] * min(width, SPAN)
 
 
 def test_each_value_is_the_mean_of_its_time():
@@ -292,6 +301,11 @@ def test_a_clock_that_is_set_back_begins_anew():
 # --- graphs ----------------------------------------------------------------------------------
 
 
-def test_a_bar_s_scale_is_always_the_whole():
-    assert bars([0.0, 0.5, 1.0, None], "")[0] == "▁▄▇ "
-    assert set(bars([0.01] * 9, "")[0]) == {"▁"}
+def test_an_area_s_scale_is_the_whole_and_never_fills_a_cell():
+    assert area([0.0, 0.1, 0.5, 1.0, None, None]) == "⣀⣴ "
+    assert area([0.99]) == "⢰"
+    assert area([None, 1.0]) == area([1.0])
+
+
+def test_a_bar_fills_in_half_cells():
+    assert [level(share, 4) for share in (0.0, 0.13, 0.5, 1.0)] == ["", "╸", "━━", "━━━━"]

@@ -26,13 +26,13 @@ from ...panel_kit import (
 
 
 def roles(table: DevicesPane) -> dict[str, str]:
-    """Device id → its rank, behind an arrow, or who uses it."""
+    """Device id → its rank, behind an arrow, or whether it is free."""
     found, last = {}, ""
     for line in (line.strip("│ ") for line in shown(table).splitlines()):
         if line[:1] in "☐▣" and line:
             last = line.split()[1]
             rank = re.search(r"→(r\d+|cuda:\d+) ", line)
-            found[last] = re.sub("^r", "rank ", rank[1]) if rank else line.strip("▁ ").split()[-1]
+            found[last] = re.sub("^r", "rank ", rank[1]) if rank else "free" * ("free" in line)
     return found
 
 
@@ -83,7 +83,7 @@ async def test_what_the_order_means_is_the_modes():
         assert roles(table)["1"] == "free"
 
 
-async def test_all_leaves_out_what_runs_hold():
+async def test_all_free_ones_are_ticked_at_a_key_and_unticked_at_the_next():
     machine = gpus(3)
     with lease.acquire(paths.leases_folder(), machine.devices[1:2], "3f2a"):
         async with panel(machine, "ddp", sets=("devices.ids=0",)) as (pilot, screen):
