@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import log10
 
 from textual.app import ComposeResult
@@ -82,17 +82,12 @@ class SweepCurves(Horizontal):
 def axis(texts: Sequence[str]) -> tuple[list[int], Axes]:
     """The place of each value on an axis, and the axis: numbers at their distance, logarithmic
     where they span more than a decade; other values side by side."""
-    at: Callable[[float], float]
     try:
         numbers = [float(text) for text in texts]
         low, high = min(numbers), max(numbers)
-        if 0 < 10 * low < high:
-            def at(number: float) -> float:
-                return log10(number / low)
-        else:
-            def at(number: float) -> float:
-                return (number - low) / ((high - low) or 1.0)
-        places = [round(_FINE * at(number)) for number in numbers]
+        wide = (high - low) or 1.0
+        places = [round(_FINE * log10(n / low)) for n in numbers] if 0 < 10 * low < high else \
+            [round(_FINE * (n - low) / wide) for n in numbers]
     except (ValueError, OverflowError):
         places = [_FINE * i for i in range(len(texts))]
     known = dict(sorted(zip(places, map(clean, texts), strict=True)))

@@ -101,13 +101,19 @@ async def test_a_waiting_run_says_for_what(monkeypatch):
         assert "s out of the queue" in said
 
 
-async def test_of_a_sweep_the_run_that_is_first_is_shown(monkeypatch):
+async def test_of_a_sweep_the_curves_of_its_runs_are_shown_and_of_a_run_its_own(monkeypatch):
     nobody_starts(monkeypatch)
     made = submitted("train.lr=1e-3,1e-2")
     ended(made.runs[0], [2.0, 1.0])
+    ended(made.runs[1], [2.0, 0.5])
     async with panel(slots(2)) as (pilot, screen):
-        table = await at_the_runs(pilot, screen, 2)
-        await says(pilot, screen, f"run {table.sweep_at_cursor.members[0].id}")
+        await at_the_runs(pilot, screen, 2)
+        await says(pilot, screen, f"sweep {made.id} toy ─ 2 of 2 done", "loss ─ 2 runs",
+                   "best loss by lr")
+        await pilot.press("right", "down")
+        await says(pilot, screen, f"run {made.runs[0].id}", "ranks ─ 1")
+        await pilot.press("up")
+        await says(pilot, screen, "loss ─ 2 runs")
         await pilot.press("enter")
         await on_top(pilot, SweepScreen)
 
