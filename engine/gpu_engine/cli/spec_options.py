@@ -50,11 +50,14 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--devices", help="Short for --set devices.ids=0,1")
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
+    @click.option("--limit", "run_limit", metavar="TIME",
+                  help="Short for --set run.limit=…: stop and save after 90s, 5m, 1h30m.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
-                devices: str | None, count: int | None, **rest: Any) -> Any:
+                devices: str | None, count: int | None, run_limit: str | None, **rest: Any) -> Any:
         short = [f"parallel.mode={mode}"] if mode else []
         short += [f"devices.ids={devices}"] if devices else []
+        short += [f"run.limit={run_limit}"] if run_limit else []
         if count and devices:
             raise click.UsageError("-n takes the freest devices, --devices those that it names: "
                                    "give one of them", ctx)

@@ -115,6 +115,8 @@ class State:
     cause: Cause | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Every attempt so far, the current one last."""
+    until: UnixTime | None = None
+    """When its time is up (run.limit), Unix seconds; None before its first step."""
     again: UnixTime | None = None
     """While the run waits for its next attempt: when that starts, Unix seconds."""
     changed: tuple[str, ...] = ()
@@ -145,6 +147,13 @@ class State:
                  for a in self.attempts]
         known = [end - start for end, start in times if end is not None]
         return sum(known) if known else None
+
+    def left(self, steps: float | None, now: float) -> float | None:
+        """The seconds that are left at `now`, Unix seconds, if its `steps` take that long: less
+        where its time is up before. None if neither is known."""
+        known = [steps] if steps is not None else []
+        return min([*known, max(self.until - now, 0.0)] if self.until is not None else known,
+                   default=None)
 
     def to_dict(self) -> dict[str, object]:
         """The state as state.json holds it."""

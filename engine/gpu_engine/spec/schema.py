@@ -24,6 +24,7 @@ Count = Annotated[int, Bounds(ge=1)]
 Whole = Annotated[int, Bounds(ge=0)]
 Port = Annotated[int, Bounds(ge=0, le=65535)]
 NotNegative = Annotated[float, Bounds(ge=0)]
+Time = Annotated[float, Bounds(ge=1, time=True)]
 Positive = Annotated[float, Bounds(gt=0)]
 
 ModeName = Annotated[str, OneOf(modes.names)]
@@ -174,6 +175,12 @@ class ProcessSpec:
     python: str | None = None
     """Python interpreter for the ranks, which needs torch only; empty: the first one found that has
     torch."""
+    limit: Time | None = None
+    """How long the run may take: 90s, 5m, 1h30m. Then it stops as if you had asked for it, saves,
+    and has completed. A resume has as much again."""
+    limit_from: Literal["step", "start"] = "step"
+    """What `limit` counts from. step: the end of the first step, so that imports, compiling and
+    loading don't count. start: the start of the ranks."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"
