@@ -115,8 +115,6 @@ class State:
     cause: Cause | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Every attempt so far, the current one last."""
-    until: UnixTime | None = None
-    """When its time is up (run.limit), Unix seconds; None before its first step."""
     again: UnixTime | None = None
     """While the run waits for its next attempt: when that starts, Unix seconds."""
     changed: tuple[str, ...] = ()
@@ -126,6 +124,8 @@ class State:
     unheard: tuple[Whole, ...] = ()
     """Ranks that nothing is heard of now although they may go on, as their host can't be reached
     or its disk is full: `reason` says which. That they look still means nothing."""
+    until: UnixTime | None = None
+    """When its time is up (run.limit), Unix seconds; None before its first step."""
 
     @property
     def live(self) -> bool:

@@ -30,6 +30,7 @@ from gpu_engine.supervisor.children import (
     wait_for_signal,
 )
 from gpu_engine.supervisor.device_record import DeviceRecord
+from gpu_engine.supervisor.printed import Printed
 from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
@@ -45,6 +46,8 @@ _TOGETHER = 5.0
 """Seconds within which the time of a run is up on all its machines."""
 _BUSY = 0.1
 """Seconds between two checks while something is going on."""
+_PRINTED = 0.2
+"""The same where printed values get the step that is known then."""
 _MOST_ATTEMPTS = 50
 
 log = logging.getLogger(__name__)
@@ -159,6 +162,7 @@ class Supervisor:
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked)
         oom_before = oom_kills()
+        self.printed = Printed.of(self.run, self.plan)
         failed = start.start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
@@ -185,6 +189,8 @@ class Supervisor:
             log.error("could not end: %s", left)
         else:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
+        while self._read_printed(attempt, over=True):
+            pass
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
         now = oom_kills()
@@ -195,6 +201,8 @@ class Supervisor:
         if verdict[0] == "stopped" and self.stopped_by is not None:
             words = f"asked to stop {self.stopped_by}"
             verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
+        for missing in self.printed.missing() if self.printed and verdict[0] == "completed" else ():
+            ranks.warn(self.run, 0, missing)
         if not self.is_task:
             ranks.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
                                self.stop_asked)
@@ -213,6 +221,7 @@ class Supervisor:
     def _check(self, attempt: Attempt) -> None:
         """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
+        self._read_printed(attempt)
         if self._notice(attempt):
             self._write()
         if attempt.stopping is not None:
@@ -226,6 +235,16 @@ class Supervisor:
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.plan.spec.run.log_mb << 20)
+
+    def _read_printed(self, attempt: Attempt, *, over: bool = False) -> bool:
+        """Record the values that rank 0 has printed since the last time (run.metrics). Returns
+        whether there was more to read."""
+        if self.printed is None:
+            return False
+        events = self.printed.read(attempt.events[0].view.step, over=over)
+        for event in events or ():
+            ranks.append(self.run, 0, event)
+        return events is not None
 
     def _watch_time(self, attempt: Attempt) -> None:
         """Ask the ranks to stop once the time of the run is up. It is counted from the first step
@@ -266,7 +285,8 @@ class Supervisor:
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
         """The next signal and its sender; None: there is none within the time that is set here."""
-        timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
+        timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else \
+            _PRINTED if self.printed is not None else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
         elif self.up_at is not None and attempt.stopping is None:
