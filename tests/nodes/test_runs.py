@@ -91,6 +91,16 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
     nothing_left(hosts)
 
 
+def test_two_machines_whose_time_is_up_stop_at_the_same_step_and_have_completed(hosts: Rig):
+    run = launch(from_dict(ENDLESS | TWO | {"run": {"limit": 2.0}}))
+    wait_for(lambda: run.state().until)
+    state = ended(run)
+    assert (state.state, state.exit_code) == ("completed", 0), state
+    assert state.reason == f"time was up after 00:02 at step {len(losses(run.path, 0))}"
+    assert len(losses(run.path, 0)) == len(losses(run.path, 1))
+    nothing_left(hosts)
+
+
 @pytest.mark.parametrize("launcher", ["direct", "torchrun"])
 def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
         hosts: Rig, tmp_path: Path, launcher: str):

@@ -251,6 +251,21 @@ def test_a_submitted_job_has_its_run_folder_and_logs(cluster):
         batch_script(spec, job_of(spec, 2, 2), Place("python3", "/", "/h"), "/a\\b")
 
 
+def test_a_run_with_a_limit_is_warned_in_time_and_does_not_go_back_to_the_queue(tmp_path):
+    cluster = Cluster(tmp_path)
+    script = cluster.script("run.limit=5m", "run.grace=90")
+    for line in ("time=7", "signal=USR1@90", "no-requeue"):  # 300 + 90 s, in whole minutes
+        assert f"#SBATCH --{line}\n" in script
+    assert "requeue\n" not in script.replace("no-requeue\n", "")
+    for env in ({"EXIT": "75"}, {"EXIT": "1", "LEAVES": "stopped"}):
+        out = cluster.run(script, **env)
+        assert (out.returncode, cluster.requeued) == (0, False)
+        assert "time was up: stopped and saved" in out.stdout
+    again = {"SLURM_RESTART_COUNT": "1", "EXIT": "1"}
+    assert cluster.run(script, LEAVES="failed", **again).returncode == 1
+    assert "#SBATCH --time=9\n" in cluster.script("run.limit=5m", options=("time=9",))
+
+
 # --- as a person types it ------------------------------------------------------------------------
 
 def test_the_command_writes_it(home, tmp_path):

@@ -104,7 +104,7 @@ def test_what_is_beyond_the_bounds_is_refused_and_the_bound_itself_is_not(key):
     else:
         one = 1 if kind.name == "int" else 0.5
         limits = kind.bounds
-        bad = ["1", True, float("nan"), float("inf")]
+        bad = ["1" if not limits.time else "1 x", True, float("nan"), float("inf")]
         bad += [limits.ge - one] if limits.ge is not None else []
         bad += [limits.gt] if limits.gt is not None else []
         bad += [limits.le + one] if limits.le is not None else []

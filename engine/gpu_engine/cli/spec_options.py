@@ -4,6 +4,7 @@ after `--`; and those of `run` and `plan` that make a sweep of it."""
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,11 +51,19 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--devices", help="Short for --set devices.ids=0,1")
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
+    @click.option("--limit", "run_limit", metavar="TIME",
+                  help="Short for --set run.limit=…: stop and save after 90s, 5m, 1h30m.")
+    @click.option("--metric", "metrics", multiple=True, metavar="PATTERN",
+                  help="Record what rank 0 prints as a value: 'val_bpb: (\\S+)', auto for all that "
+                       "has a name, or see run.metrics.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
-                devices: str | None, count: int | None, **rest: Any) -> Any:
+                devices: str | None, count: int | None, run_limit: str | None,
+                metrics: tuple[str, ...], **rest: Any) -> Any:
         short = [f"parallel.mode={mode}"] if mode else []
         short += [f"devices.ids={devices}"] if devices else []
+        short += [f"run.limit={run_limit}"] if run_limit else []
+        short += [_metric(pattern) for pattern in metrics]
         if count and devices:
             raise click.UsageError("-n takes the freest devices, --devices those that it names: "
                                    "give one of them", ctx)
@@ -68,6 +77,17 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
+
+
+def _metric(pattern: str) -> str:
+    """The assignment for a `--metric`: the value is named as the pattern begins."""
+    if pattern == "auto":
+        return "run.metrics=auto"
+    name = re.match(r"[A-Za-z_][\w/-]*", pattern)
+    if name is None:
+        raise click.UsageError(f"--metric {pattern!r}: it does not begin with the name of a value; "
+                               f"give --set 'run.metrics.NAME={pattern}'")
+    return f"run.metrics.{name[0]}={pattern}"
 
 
 def spelled_out(sets: Iterable[str], spec: RunSpec | None = None) -> list[str]:

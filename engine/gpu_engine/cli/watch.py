@@ -141,8 +141,8 @@ class _Progress:
         total = f"/{p.total_steps:,}" if p.total_steps else ""
         line = f"step {units.count(p.step)}{total}  loss {units.loss(p.loss)}  " \
                f"{units.pace(p.samples_per_s, p.steps_per_s)}"
-        if live and p.seconds_left is not None:
-            line += f"  {units.clock(p.seconds_left)} left"
+        if live and (left := state.left(p.seconds_left, time.time())) is not None:
+            line += f"  {units.clock(left)} left"
         echo(line, err=True)
 
 

@@ -14,6 +14,7 @@ import enum
 import json
 import math
 import os
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ class Bounds:
     """At most."""
     multiple_of: float | str | None = None
     """A number that it must be a multiple of, or the task's parameter that is this number."""
+    time: bool = False
+    """Whether it is a length of time, which may be written "5m"; a number is of seconds."""
 
     def hold(self, value: float) -> bool:
         """Whether `value` is within the bounds."""
@@ -115,6 +118,7 @@ _NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false",
           "none": "nothing", "any": "anything"}
 _EXACT = 1 << 53
 """The largest float of which all smaller whole numbers are floats too."""
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
 
 
@@ -133,6 +137,8 @@ def convert(value: Any, kind: Kind) -> object:
         return _table(value, kind)
     if kind.name == "path" and isinstance(value, (str, Path)):
         return expanded(value)
+    if kind.bounds.time and isinstance(value, str):
+        value = seconds(value)
     number = _is_number(value) and (
         kind.bounds == Bounds() or kind.bounds.hold(value))
     if kind.name == "float" and number:
@@ -186,6 +192,8 @@ def describe(kind: Kind) -> str:
     if kind.name == "dict" and kind.args and kind.args[-1] != ANY:
         return "a table of " + _plural(describe(kind.args[1]), 2)
     limits = kind.bounds.describe()
+    if kind.bounds.time:
+        return f"a time, as 90s, 5m or 1h30m, {limits} s"
     return f"{_NAMES[kind.name]} {limits}" if limits else _NAMES[kind.name]
 
 
@@ -280,6 +288,19 @@ def kind_of(hint: Any) -> Kind:
     if origin in (dict, collections.abc.Mapping):
         return Kind("dict", tuple(map(kind_of, args)))
     return ANY
+
+
+def seconds(text: str) -> float | None:
+    """The seconds of a length of time as a person writes it: "90s", "5m", "1h30m", "1.5 h", "2d",
+    "90". None if it is none."""
+    parts = re.findall(r"([\d.]+)\s*(s|min|m|h|d|$)\s*", text.strip())
+    whole = "".join(number + unit for number, unit in parts) == "".join(text.split())
+    if not whole or not parts or (len(parts) > 1 and not parts[-1][1]):
+        return None
+    try:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    except ValueError:  # 1.2.3
+        return None
 
 
 def _is_number(value: Any) -> bool:

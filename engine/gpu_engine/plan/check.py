@@ -4,7 +4,7 @@ does not fit. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError
@@ -23,7 +23,7 @@ from gpu_engine.plan.batch import (
     replicas_of,
 )
 from gpu_engine.spec import modes
-from gpu_engine.spec.schema import RunSpec, parse_best, parse_steps
+from gpu_engine.spec.schema import RunSpec, parse_best, parse_metrics, parse_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,15 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         problems.append(Problem("train.lr_reference_batch", None,
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "
                                 "that lr was chosen for"))
+    parsed: list[Callable[[], object]] = [lambda: parse_best(spec.run.best, "run.best"),
+                                           lambda: parse_metrics(spec.run.metrics)]
     if spec.task.command is None:
-        for parse in (lambda: parse_best(spec.train.best),
-                      lambda: parse_steps(spec.train.skip_steps)):
-            try:
-                parse()
-            except SpecError as err:
-                problems += err.problems
+        parsed += [lambda: parse_best(spec.train.best), lambda: parse_steps(spec.train.skip_steps)]
+    for parse in parsed:
+        try:
+            parse()
+        except SpecError as err:
+            problems += err.problems
     return Checked(spec, tuple(devices), inventory.source, layout, batch, tuple(problems))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpu_engine.code.submitted import Kept, keep
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, telling
+from gpu_engine.common.values import seconds
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
@@ -33,8 +34,6 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
-_SPAN = re.compile(r"\+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
-_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _LONGEST = 366 * 86400.0
 
@@ -45,8 +44,8 @@ def moment(text: str, now: float) -> float:
     UserError if it is no time, has passed, or is over a year away."""
     found, words, today = None, text.strip(), dt.datetime.fromtimestamp(now)
     with contextlib.suppress(ValueError, OverflowError, OSError):
-        if (span := _SPAN.fullmatch(words)) is not None:
-            found = now + float(span[1]) * _SECONDS[span[2]]
+        if words[:1] == "+" and (span := seconds(words[1:])) is not None:
+            found = now + span
         elif (clock := _CLOCK.fullmatch(words)) is not None:
             then = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
             found = (then + dt.timedelta(days=then <= today)).timestamp()

@@ -91,13 +91,13 @@ def last_loss(figures: Figures) -> float | None:
 
 def best_evaluation(one: Digest, figures: Figures) -> tuple[str, float, bool] | None:
     """The best value of the evaluations: (its name, the value, whether larger is better). By
-    train.best, else by the loss or the accuracy, whichever there is."""
+    run.best or train.best, else by the loss or the accuracy, whichever there is."""
     try:
         asked = parse_best(one.best)
     except UserError:
         asked = None
     for name, largest in ([asked] if asked else [("loss", False), ("accuracy", True)]):
-        found = figures.values.get(f"eval:{name}")
+        found = figures.values.get(f"eval:{name}") or (figures.values.get(name) if asked else None)
         value = None if found is None else found.greatest if largest else found.least
         if value is not None:
             return name, value, largest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from gpu_engine.common import units
@@ -19,6 +20,8 @@ from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import flat, for_people
 
+_MOST_LOGGED = 30
+"""Values of a run that are compared: a script may log thousands."""
 WIDEST = 48
 """Characters of a value that tables show."""
 
@@ -33,6 +36,8 @@ class Figures:
     loss: float | None = None
     """The mean of the ranks' last losses."""
     evaluation: dict[str, float] = field(default_factory=dict)
+    logged: dict[str, float] = field(default_factory=dict)
+    """The last values that were logged or printed."""
     seconds: float | None = None
     """The time that its attempts took."""
     samples_per_s: float | None = None
@@ -94,10 +99,13 @@ def with_figures(facts: RunFacts, state: State, view: RunView) -> RunFacts:
     """`facts` with the figures that the events have given so far."""
     progress, ranks = view.progress(), list(view.ranks.values())
     evaluations = next((r.evaluations for r in ranks if r.evaluations), {})
+    logged = next((own for r in ranks if (own := {
+        name: value for name, value in islice(r.metrics.items(), _MOST_LOGGED)
+        if name != "grad_norm" and not name.startswith("loss[")})), {})
     peaks = [p for r in ranks for p in r.gpu_peak if p is not None]
     hosts = [r.rss for r in ranks if r.rss is not None]
     return replace(facts, figures=Figures(
-        state.state, progress.step, progress.total_steps, progress.loss, dict(evaluations),
+        state.state, progress.step, progress.total_steps, progress.loss, dict(evaluations), logged,
         state.took(time.time()), progress.samples_per_s, max(peaks, default=None),
         max(hosts, default=None)))
 
@@ -111,6 +119,8 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
             _row("loss", units.loss, [f.loss for f in found]),
             *(_row(f"eval {clean(n)}", units.loss, [f.evaluation.get(n) for f in found])
               for n in names),
+            *(_row(clean(n), units.loss, [f.logged.get(n) for f in found])
+              for n in dict.fromkeys(n for f in found for n in f.logged)),
             _row("time", units.clock, [f.seconds for f in found]),
             _row("samples per s", "{:,.4g}".format, [f.samples_per_s for f in found]),
             _row("GPU memory", units.size, [f.gpu_peak for f in found]),

@@ -124,6 +124,8 @@ class State:
     unheard: tuple[Whole, ...] = ()
     """Ranks that nothing is heard of now although they may go on, as their host can't be reached
     or its disk is full: `reason` says which. That they look still means nothing."""
+    until: UnixTime | None = None
+    """When its time is up (run.limit), Unix seconds; None before its first step."""
 
     @property
     def live(self) -> bool:
@@ -145,6 +147,13 @@ class State:
                  for a in self.attempts]
         known = [end - start for end, start in times if end is not None]
         return sum(known) if known else None
+
+    def left(self, steps: float | None, now: float) -> float | None:
+        """The seconds that are left at `now`, Unix seconds, if its `steps` take that long: less
+        where its time is up before. None if neither is known."""
+        known = [steps] if steps is not None else []
+        return min([*known, max(self.until - now, 0.0)] if self.until is not None else known,
+                   default=None)
 
     def to_dict(self) -> dict[str, object]:
         """The state as state.json holds it."""

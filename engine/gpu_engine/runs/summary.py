@@ -41,6 +41,7 @@ class Digest:
     command."""
     epochs: int | None = None
     best: str | None = None
+    """run.best, or else train.best of a task."""
     sweep: Member | None = None
     """Its place in a sweep; None: it is in none."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -73,13 +74,14 @@ def read(run: Run, before: Digest | None = None) -> Digest:
     ours = isinstance(use, str)
     what = shlex.join(shown_words([str(word) for word in command])) \
         if isinstance(command, list) else use if ours else ""
-    mode, best = plan.get("mode"), train.get("best")
+    mode, best = plan.get("mode"), _table(spec.get("run")).get("best") or (
+        train.get("best") if ours else None)
     replicas = _whole(plan.get("replicas")) or _whole(_table(plan.get("batch")).get("replicas"))
     return Digest(run, state, notes.read(run.path), what,
                   mode if isinstance(mode, str) else "", replicas or 1,
                   _whole(plan.get("world_size")), _whole(train.get("steps")) if ours else None,
                   _whole(train.get("epochs")) if ours else None,
-                  best if ours and isinstance(best, str) else None,
+                  best if isinstance(best, str) else None,
                   sweep.read(run.path), dict(islice(_flat(spec), _MOST_KEYS)))
 
 

@@ -7,6 +7,7 @@ the ranks while they save. What a person chose is in the script as quoted words 
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import unicodedata
@@ -94,7 +95,13 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     options |= {"nodes": str(job.nodes), "ntasks-per-node": str(tasks)}
     if not _on_cpu(spec):
         options["gpus-per-node"] = str(job.per_node)
-    options |= {"signal": f"USR1@{WARNING}", "requeue": None, "open-mode": "append"}
+    limit, grace = spec.run.limit, max(math.ceil(spec.run.grace), 1)
+    if limit is None:
+        options |= {"signal": f"USR1@{WARNING}", "requeue": None}
+    else:  # Slurm's own limit ends it; that counts from the start of the job, in minutes
+        options |= {"signal": f"USR1@{grace}", "no-requeue": None,
+                    "time": str(math.ceil((limit + grace) / 60))}
+    options |= {"open-mode": "append"}
     head = [_directive(k, v) for k, v in (options | dict(job.options)).items()]
     text = _TEMPLATE if job.nodes > 1 else _TEMPLATE.replace(_MEET, _ALONE)
     if run is not None:
@@ -102,7 +109,8 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     values = {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
               "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
               "@ENV@": "".join(f"export {one}\n" for one in env),
-              "@TASKS@": str(tasks), "@RUN@": shlex.quote(run or ""),
+              "@UP@": "" if limit is None else _UP, "@TASKS@": str(tasks),
+              "@RUN@": shlex.quote(run or ""),
               "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
               "@WORDS@": shlex.join(words)}
     # Each once: a value that looks like a marker stays as it is.
@@ -198,6 +206,12 @@ path=$run
 state=$path/state.json
 [ -e "$state" ] || fail "the run folder $path is missing on $(hostname)"
 """
+_UP = """\
+if stopped; then
+    echo "time was up: stopped and saved"
+    exit 0
+fi
+"""
 _RANKS = "srun --kill-on-bad-exit=1 --distribution=block"
 _RANKS_WITH_LOGS = f"{_RANKS} --open-mode=append --output=@LOGS@"
 _TEMPLATE = """\
@@ -246,7 +260,7 @@ stopped() {
     [ "$(cat "$state" 2>/dev/null)" != "$before" ] && @PYTHON@ -c \\
         'import json, sys; sys.exit(json.load(open(sys.argv[1]))["state"] != "stopped")' "$state"
 }
-if [ -z "$cancelled" ] && [ ! -e "$asked" ] && stopped \\
+@UP@if [ -z "$cancelled" ] && [ ! -e "$asked" ] && stopped \\
         && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then
     echo "stopped and saved: job $SLURM_JOB_ID goes back to the queue"
     scontrol requeue "$SLURM_JOB_ID" && exit 0

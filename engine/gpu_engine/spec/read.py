@@ -155,7 +155,8 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
     """Apply one `key=value` to a nested dict, in place. Raises SpecError.
 
     The value is parsed by the key's type (`values.parse`); task.command is split as a shell splits
-    it, as are the variables of run.env, of which `run.env.NAME` sets one. A key may be named
+    it, as are the variables of run.env. `run.env.NAME` sets one of them, and `run.metrics.NAME` one
+    pattern. A key may be named
     without its section (`spelled_out`). Setting one of two keys of `ONE_OF` removes the other.
     """
     dotted, eq, text = spelled_out(assignment).partition("=")
@@ -167,8 +168,12 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         params = data.setdefault("task", {}).setdefault("params", {})
         params[dotted.removeprefix("task.params.")] = parse(text, ANY)
         return
-    if dotted.startswith("run.env."):
-        data.setdefault("run", {}).setdefault("env", {})[dotted.removeprefix("run.env.")] = text
+    table = next((t for t in ("run.env", "run.metrics") if dotted.startswith(f"{t}.")), None)
+    if table is not None:
+        part, name = data.setdefault("run", {}), table.removeprefix("run.")
+        if not isinstance(part.get(name), dict):  # run.metrics may be "auto"
+            part[name] = {}
+        part[name][dotted.removeprefix(f"{table}.")] = text
         return
     key = keys().get(dotted)
     if key is None:

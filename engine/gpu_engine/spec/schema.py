@@ -10,6 +10,7 @@ other and this machine. Standard library only: a rank imports this.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -24,6 +25,7 @@ Count = Annotated[int, Bounds(ge=1)]
 Whole = Annotated[int, Bounds(ge=0)]
 Port = Annotated[int, Bounds(ge=0, le=65535)]
 NotNegative = Annotated[float, Bounds(ge=0)]
+Time = Annotated[float, Bounds(ge=1, time=True)]
 Positive = Annotated[float, Bounds(gt=0)]
 
 ModeName = Annotated[str, OneOf(modes.names)]
@@ -174,6 +176,19 @@ class ProcessSpec:
     python: str | None = None
     """Python interpreter for the ranks, which needs torch only; empty: the first one found that has
     torch."""
+    limit: Time | None = None
+    """How long the run may take: 90s, 5m, 1h30m. Then it stops as if you had asked for it, saves,
+    and has completed. A resume has as much again."""
+    limit_from: Literal["step", "start"] = "step"
+    """What `limit` counts from. step: the end of the first step, so that imports, compiling and
+    loading don't count. start: the start of the ranks."""
+    metrics: dict[str, str] | Literal["auto"] | None = None
+    """Values that rank 0 prints, recorded as if it had logged them: the name of each, and a regular
+    expression with one group for the number, { val_bpb = "val_bpb: (\\S+)" }. auto: numbers of a
+    line of JSON, and pairs as in "loss: 0.3" and "acc=0.9"."""
+    best: str | None = None
+    """Which run of several is best, by the least or greatest value of an evaluation or one that was
+    logged or printed: "min:val_bpb", "max:accuracy". Empty: what `train.best` says, or the loss."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"
@@ -266,7 +281,7 @@ def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
 
 def is_key(dotted: str) -> bool:
     """Whether a spec can have a value under this name, also a task's own parameter."""
-    return dotted in keys() or dotted.startswith(("task.params.", "run.env."))
+    return dotted in keys() or dotted.startswith(("task.params.", "run.env.", "run.metrics."))
 
 
 def known_keys() -> list[str]:
@@ -274,19 +289,41 @@ def known_keys() -> list[str]:
     return [key for key in keys() if key != "name"]
 
 
-def parse_best(text: str | None) -> tuple[str, bool] | None:
-    """Parse `train.best` into (name of the value, whether larger is better): "loss" and "min:loss"
-    give ("loss", False), "max:accuracy" gives ("accuracy", True). None if it is not set. Raises
-    SpecError."""
+AUTO = "auto"
+"""Of run.metrics: every number that is printed with a name."""
+
+
+def parse_best(text: str | None, key: str = "train.best") -> tuple[str, bool] | None:
+    """Parse `train.best` or `run.best` (`key`) into (name of the value, whether larger is better):
+    "loss" and "min:loss" give ("loss", False), "max:accuracy" gives ("accuracy", True). None if it
+    is not set. Raises SpecError."""
     if not text:
         return None
     how, colon, name = text.partition(":")
     if not colon:
         return text, False
     if how not in ("min", "max") or not name:
-        raise SpecError([Problem("train.best", text, "expected the name of an evaluation's value, "
+        raise SpecError([Problem(key, text, "expected the name of a value, "
                                  "min:name or max:name")])
     return name, how == "max"
+
+
+def parse_metrics(metrics: Mapping[str, str] | str | None) -> dict[str, re.Pattern[str]]:
+    """Compile the patterns of `run.metrics`, by the names of their values; none for "auto". Raises
+    SpecError."""
+    found, problems = {}, []
+    for name, pattern in metrics.items() if isinstance(metrics, Mapping) else ():
+        key = f"run.metrics.{name}"
+        try:
+            found[name] = re.compile(pattern)
+            if found[name].groups != 1:
+                problems.append(Problem(key, pattern, "needs one group, (…), for the number, and "
+                                        f"has {found[name].groups or 'none'}"))
+        except (re.error, OverflowError, RecursionError) as err:
+            problems.append(Problem(key, pattern, f"is no regular expression: {err}"))
+    if problems:
+        raise SpecError(problems)
+    return found
 
 
 def parse_steps(texts: Iterable[str]) -> tuple[range, ...]:

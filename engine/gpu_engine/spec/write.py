@@ -57,8 +57,8 @@ def flat(spec: RunSpec) -> dict[str, str]:
             value = getattr(getattr(spec, section), key.name)
             if key.dotted == "task.params":
                 out |= {f"task.params.{name}": _free(one) for name, one in value.items()}
-            elif key.dotted == "run.env":
-                out |= {f"run.env.{name}": text for name, text in value.items()}
+            elif key.dotted in ("run.env", "run.metrics") and isinstance(value, dict):
+                out |= {f"{key.dotted}.{name}": text for name, text in value.items()}
             elif value is not None:
                 out[key.dotted] = _command(value) if key.dotted == "task.command" \
                     else _typed(value)

@@ -113,9 +113,10 @@ class Attempt:
         return (child.status or 0) < 0 and all(v.ended and v.error is None for v in views)
 
     def judge(self, run: Run, plan: LaunchPlan, *, is_task: bool, stop_asked: bool,
-              oom_kills: int | None) -> Verdict:
+              oom_kills: int | None, time_up: str | None = None) -> Verdict:
         """How the attempt ended: (outcome, one line for people, the cause if it failed). Called
-        once all processes have ended and all events are read."""
+        once all processes have ended and all events are read. `time_up`: that its
+        time was up, in words: then it has completed, unless it had to be killed."""
         if self.hang is not None and not stop_asked:
             return "failed", self.hang.line, self.hang
         failures = [
@@ -139,13 +140,16 @@ class Attempt:
                     words = "the ranks did not stop in time and were killed"
                 elif self.late:
                     words = "its ranks took longer than run.grace to finish saving"
-                return "stopped", words, None
+                if time_up is not None and self.forced:
+                    why = f"{time_up}; {words}"
+                    return "failed", why, Cause(why)
+                return ("stopped", words, None) if time_up is None else ("completed", time_up, None)
         if not failures and self.forced:
             why = f"some ranks were still running {LINGER:.0f} s after the first had completed"
             return "failed", why, Cause(why)
         if not failures:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
-                return "stopped", ALONE, None
+                return ("stopped", ALONE, None) if time_up is None else ("completed", time_up, None)
             if any(map(is_python, self.left.values())) \
                     and not any(s.view.stepped for s in self.events.values()):
                 why = f"the command has ended and left running {named(self.left)}, which was " \

@@ -186,7 +186,7 @@ def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Chi
             outcome = "completed"
         else:
             continue
-        _append(run, rank, schema.End(outcome, steps=None, seconds=None))
+        append(run, rank, schema.End(outcome, steps=None, seconds=None))
 
 
 def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
@@ -212,10 +212,11 @@ def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
 
 def warn(run: Run, rank: int, text: str) -> None:
     """Write a warning into a rank's record. An error is logged."""
-    _append(run, rank, schema.Warning(text))
+    append(run, rank, schema.Warning(text))
 
 
-def _append(run: Run, rank: int, event: schema.Event) -> None:
+def append(run: Run, rank: int, event: schema.Event) -> None:
+    """Write an event into a rank's record, beside its own. An error is logged."""
     try:
         writer = EventWriter(run.events(rank))
         with contextlib.closing(writer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_engine.common import files, procs
+from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
 from gpu_engine.events.reader import Tail
@@ -29,6 +30,7 @@ from gpu_engine.supervisor.children import (
     wait_for_signal,
 )
 from gpu_engine.supervisor.device_record import DeviceRecord
+from gpu_engine.supervisor.printed import Printed
 from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.stopping import Stopping
 
@@ -40,8 +42,12 @@ _OTHERS = 2.0
 _WAKE_GRACE = 5.0
 """Seconds that ranks get to end by themselves after another has failed, or after a save that was
 allowed to take longer."""
+_TOGETHER = 5.0
+"""Seconds within which the time of a run is up on all its machines."""
 _BUSY = 0.1
 """Seconds between two checks while something is going on."""
+_PRINTED = 0.2
+"""The same where printed values get the step that is known then."""
 _MOST_ATTEMPTS = 50
 
 log = logging.getLogger(__name__)
@@ -63,13 +69,18 @@ class Supervisor:
         self.stop_asked = False
         self.stopped_by: str | None = None
         """Who sent the signal to stop, if it was not one of our programs."""
+        self.limit = spec.run.limit
+        self.up_at: float | None = None
+        """When its time is up, monotonic seconds: a clock that is set lengthens no run."""
+        self.time_up = False
+        """Whether it was stopped as its time was up."""
         self.busy = False
         self.checked = False
         """Whether it is known that nobody else is on the devices."""
         pid = os.getpid()
         self.state: State = replace(run.state(), state="starting", pid=pid,
                                     ticks=procs.start_ticks(pid), boot=procs.boot_id(),
-                                    started=time.time())
+                                    started=time.time(), until=None)
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
@@ -105,9 +116,10 @@ class Supervisor:
                 outcome, cause = "failed", None
                 reason = f"the supervisor failed: {err!r}; see supervisor.log"
             self._record(number, outcome, reason)
-            if outcome != "failed" or number - first >= restarts or self.stop_asked:
-                break
             delay = min(2.0 ** (number - first), 30.0)
+            if outcome != "failed" or number - first >= restarts or self.stop_asked \
+                    or (self.up_at or math.inf) <= time.monotonic() + delay:
+                break
             log.info("attempt %d failed (%s); again in %.0f s", number, reason, delay)
             self._set_state("starting", again=time.time() + delay,
                             reason=f"attempt {number} failed: {reason}; again in {delay:.0f} s")
@@ -150,6 +162,7 @@ class Supervisor:
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked)
         oom_before = oom_kills()
+        self.printed = Printed.of(self.run, self.plan)
         failed = start.start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:
             kill_tree(attempt.children)
@@ -161,6 +174,7 @@ class Supervisor:
         while attempt.going_on:
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
+            self._watch_time(attempt)
             devices.sample()
         if not self.is_task and attempt.stopping is None \
                 and all(c.status == 0 for c in attempt.children):
@@ -175,20 +189,25 @@ class Supervisor:
             log.error("could not end: %s", left)
         else:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
+        while self._read_printed(attempt, over=True):
+            pass
         self._read(attempt)
         self.state = replace(self.state, processes=attempt.processes())
         now = oom_kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
-                                stop_asked=self.stop_asked, oom_kills=counted)
+                                stop_asked=self.stop_asked, time_up=self._time_up(attempt),
+                                oom_kills=counted)
         if verdict[0] == "stopped" and self.stopped_by is not None:
             words = f"asked to stop {self.stopped_by}"
             verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
+        for missing in self.printed.missing() if self.printed and verdict[0] == "completed" else ():
+            ranks.warn(self.run, 0, missing)
         if not self.is_task:
             ranks.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
                                self.stop_asked)
             self._read(attempt)
-        self._notice(attempt, completed=verdict[0] == "completed")
+        self._notice(attempt, completed=verdict[0] == "completed" and not self.time_up)
         return verdict
 
     def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
@@ -202,6 +221,7 @@ class Supervisor:
     def _check(self, attempt: Attempt) -> None:
         """Do the checks that are due again and again while ranks run."""
         self._read(attempt, to_the_end=False)
+        self._read_printed(attempt)
         if self._notice(attempt):
             self._write()
         if attempt.stopping is not None:
@@ -216,6 +236,43 @@ class Supervisor:
                 self._kill(attempt, attempt.hang.message)
         self.busy = logs.bound_all(self.run.path, self.plan.spec.run.log_mb << 20)
 
+    def _read_printed(self, attempt: Attempt, *, over: bool = False) -> bool:
+        """Record the values that rank 0 has printed since the last time (run.metrics). Returns
+        whether there was more to read."""
+        if self.printed is None:
+            return False
+        events = self.printed.read(attempt.events[0].view.step, over=over)
+        for event in events or ():
+            ranks.append(self.run, 0, event)
+        return events is not None
+
+    def _watch_time(self, attempt: Attempt) -> None:
+        """Ask the ranks to stop once the time of the run is up. It is counted from the first step
+        that any rank has made, over all attempts of this supervisor."""
+        if self.limit is None or self.stop_asked:
+            return
+        if self.up_at is None:
+            begun = self.state.began if self.plan.spec.run.limit_from == "start" else min(
+                (s.view.step_times[0][0] for s in attempt.events.values() if s.view.step_times),
+                default=None)
+            if begun is not None:
+                left = max(begun + self.limit - time.time(), 0.0)
+                self.up_at = time.monotonic() + min(left, self.limit)
+                self._set_state(self.state.state, until=begun + self.limit)
+        elif time.monotonic() >= self.up_at:
+            self.time_up = True
+            self._request_stop(attempt)
+
+    def _time_up(self, attempt: Attempt) -> str | None:
+        """If the ranks were stopped as the time was up, this in words. The ranks of other machines
+        may have seen it first: all stop at the same step."""
+        if self.limit is None or self.up_at is None or (self.stop_asked and not self.time_up) \
+                or time.monotonic() < self.up_at - _TOGETHER:
+            return None
+        steps = [s.view.step for s in attempt.events.values() if s.view.step is not None]
+        return f"time was up after {units.clock(self.limit)}" \
+            + (f" at step {min(steps):,}" if steps else "")
+
     def _notice(self, attempt: Attempt, *, completed: bool = False) -> bool:
         """Put what there is to tell of the run into its state. Returns whether that is new."""
         goes_on = self.plan.spec.train.on_nonfinite == "continue"
@@ -228,9 +285,12 @@ class Supervisor:
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
         """The next signal and its sender; None: there is none within the time that is set here."""
-        timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else 1.0
+        timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else \
+            _PRINTED if self.printed is not None else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
+        elif self.up_at is not None and attempt.stopping is None:
+            timeout = max(0.0, min(timeout, self.up_at - time.monotonic()))
         return wait_for_signal(_HEARD, timeout)
 
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:

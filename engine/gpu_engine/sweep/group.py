@@ -20,7 +20,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec, parse_best
 from gpu_engine.sweep import grid
 from gpu_engine.sweep.figures import EVAL, Figures, FiguresOf
-from gpu_engine.sweep.table import By, One, names
+from gpu_engine.sweep.table import LOSS, By, One, names
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
@@ -176,11 +176,15 @@ def _one(run: Run, member: Member, state: State, figures: Figures) -> One:
 
 
 def default_by(found: Group, members: Iterable[One]) -> By:
-    """What decides unless a person says otherwise: the value of train.best, or the loss."""
+    """What decides unless a person says otherwise: the value of run.best, of train.best, or the
+    loss."""
+    there = names(members)
     with contextlib.suppress(UserError):
-        best = parse_best(from_dict(attempts.read_spec(found.members[0][0])).train.best)
-        if best is not None and EVAL + best[0] in names(members):
-            return By(EVAL + best[0], best[1])
+        spec = from_dict(attempts.read_spec(found.members[0][0]))
+        name, largest = parse_best(spec.run.best or spec.train.best) or (LOSS, False)
+        for recorded in (EVAL + name, name):
+            if recorded in there:
+                return By(recorded, largest)
     return By()
 
 

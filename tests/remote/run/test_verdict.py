@@ -33,7 +33,9 @@ PEER = Cause("rank 1 has failed", 0, "PeerLost")
     ({"a": end("completed"), "b": end("failed", ECHO, 1.0)},
      "failed", "rank 0 on b: Connection reset by peer"),
     ({"a": end("stopped"), "b": end("stopped")}, "stopped", None),
-    ({"a": end("stopped"), "b": end("completed")}, "stopped", None)])
+    ({"a": end("stopped"), "b": end("completed")}, "stopped", None),
+    ({"a": end("completed"), "b": end("completed", reason="time was up after 05:00")},
+     "completed", "time was up after 05:00")])
 def test_an_attempt(ends, outcome, line):
     said = judge(ends, stop_asked=False)
     assert said[:2] == (outcome, line)

@@ -322,7 +322,7 @@ class LiveRun:
             unheard = disk_room.silence(line.run.path) if still.silent else None
             return replace(line, still=unheard or still.text)
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
-                       seconds_left=now.seconds_left)
+                       seconds_left=follower.state.left(now.seconds_left, time.time()))
 
 
 def with_end(line: RunLine, digest: Digest) -> RunLine:

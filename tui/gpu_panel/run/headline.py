@@ -66,9 +66,9 @@ def _how_far(store: RunStore, now: float) -> Content:
     done = store.view.progress()
     if done.share is not None and state.state != "completed":
         parts.append(units.share(done.share))
-    if state.state == "running" and done.seconds_left is not None \
-            and not standing_still(store, now):
-        parts.append(f"{units.clock(done.seconds_left)} left")
+    left = state.left(done.seconds_left, now)
+    if state.state == "running" and left is not None and not standing_still(store, now):
+        parts.append(f"{units.clock(left)} left")
     if state.attempt > 1:
         parts.append(f"attempt {state.attempt}")
     amber = state.state == "completed" and state.warnings

@@ -258,6 +258,8 @@ class Span:
              if s.reason and s.state not in _ENDED), None)
         warnings = {one.code: one for s in states.values() for one in s.warnings}
         changes: dict[str, Any] = {
+            "until": min((link.state.until - link.part.skew for link in self.links.values()
+                          if link.state is not None and link.state.until), default=None),
             "reason": reason, "warnings": tuple(warnings.values()),
             "unheard": tuple(sorted(r for link in silent.values() for r in link.part.ranks))}
         if len(self.parts) == 1 and states:
