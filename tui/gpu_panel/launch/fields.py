@@ -53,6 +53,24 @@ _PLACEHOLDERS = {"task.use": "module:Class or path/to/file.py:Class", "train.epo
                  "task.command": "python train.py --batch-size {batch.per_gpu}",
                  "run.env": "NCCL_DEBUG=INFO HF_HOME=/data/hf"}
 """What an empty field shows, where that is not the default."""
+_LABELS = {
+    "parallel.master_addr": "master address", "parallel.node_rank": "rank of this node",
+    "parallel.timeout": "timeout (s)", "parallel.bucket_cap_mb": "bucket (MiB)",
+    "parallel.static_graph": "always same graph", "parallel.find_unused": "unused parameters",
+    "batch.meaning": "size is", "batch.accumulate": "accumulate steps",
+    "amp.dtype": "precision", "amp.tf32": "TF32",
+    "train.lr": "learning rate", "train.lr_scale": "scale the rate",
+    "train.lr_reference_batch": "batch of that rate", "train.clip": "clip gradients at",
+    "train.workers": "loader workers", "train.checkpoint_every": "save every (steps)",
+    "train.checkpoint_async": "save meanwhile", "train.keep": "checkpoints kept",
+    "train.best": "keep the best by", "train.eval_every": "evaluate every",
+    "train.on_nonfinite": "at a loss of NaN", "train.hang_timeout": "longest hang (s)",
+    "run.limit": "time limit", "run.limit_from": "limit begins at",
+    "run.metrics": "printed values", "run.best": "best run by", "run.grace": "time to stop (s)",
+    "run.sync": "code on hosts", "run.host_wait": "wait for hosts (s)",
+    "run.log_mb": "log size (MiB)", "run.env": "environment", "run.grad_norm": "gradient norm",
+    "run.oom_snapshot": "memory snapshot"}
+"""Keys whose names are no words for a label."""
 NO_FIELD = frozenset({"task.params", "parallel.node_devices",
                       *(key for key in keys() if key.startswith("devices."))})
 """Keys without a field: devices are ticked, and each of a task's params has its own."""
@@ -106,7 +124,7 @@ def of_key(dotted: str) -> Field:
     elif dotted == "task.command":
         about = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
             "{" + name + "}" for name in own_command.PLACEHOLDERS) + "; write {{ for a brace"
-    return Field(dotted, key.name.replace("_", " "), key.kind,
+    return Field(dotted, _LABELS.get(dotted, key.name.replace("_", " ")), key.kind,
                  _PLACEHOLDERS.get(dotted) or values.show(key.default), about, options, notes)
 
 
