@@ -105,6 +105,8 @@ async def test_the_launch_screen_and_what_opens_over_it_can_be_read():
         for severity in ("information", "warning", "error"):
             app.notify("It is said", title="Said", severity=severity, timeout=600)
         await until(pilot, lambda: screen_text(app).count("It is said") == 3)
+        lowest = max(toast.region.bottom for toast in app.screen.query("Toast"))
+        assert lowest <= app.size.height - 3, "keys, border and last line stay to be seen"
         await read(pilot, "problems and notifications")
         app.clear_notifications()
         for key, words in (("f1", "Tick or untick"), ("ctrl+p", "copy line")):

@@ -113,6 +113,11 @@ def name_problem(name: str) -> str | None:
             "underscores, and begin with a letter or digit")
 
 
+def near_name(text: str) -> str:
+    """The valid name nearest to what was typed; empty if there is none."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64]
+
+
 def ships(name: str) -> bool:
     """Whether a preset of this name comes with the package (the person's own may hide it)."""
     return _NAME.fullmatch(name) is not None and (shipped_folder() / f"{name}.toml").is_file()

@@ -234,11 +234,12 @@ async def test_saving_keeps_comments_names_cards_by_uuid_and_says_what_it_replac
         await pilot.press("ctrl+s")
         await on_top(pilot, AskLine, "single ships with gpu-panel. Yours")
         box = pilot.app.screen.query_one(Input)
-        for wrong in ("../evil", "my preset"):
+        for wrong, instead in (("../evil", "evil"), ("my preset", "my-preset")):
             box.value = wrong
-            await says(pilot, "can't be a preset's name")
+            await says(pilot, "can't be a preset's name", f"Enter offers {instead}")
             await pilot.press("enter")
-            assert isinstance(pilot.app.screen, AskLine)
+            await until(pilot, lambda instead=instead: box.value == instead)
+            assert isinstance(pilot.app.screen, AskLine), "it is offered first"
         box.value = "mine"
         await pilot.press("enter")
         await until(pilot, lambda: screen.draft.preset.name == "mine")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,7 +10,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.clean import clean_lines
@@ -95,14 +94,15 @@ class AskLine(ModalScreen[str | None]):
 
     def __init__(self, title: str, value: str, note: str, *,
                  wrong: Callable[[str], str | None] = lambda text: None,
+                 instead: Callable[[str], str] = lambda text: "",
                  hint: Callable[[str], str] = lambda text: "", longest: int = 64,
                  may_be_empty: bool = False, does: str = "save") -> None:
-        """`note`: what the text is for. `wrong`: why it is invalid, None if it is valid. `hint`: a
-        remark about a valid one. Both are called at each key, so they must be fast. `does`: what
-        enter does."""
+        """`note`: what the text is for. `wrong`: why it is invalid, None if it is valid. `instead`:
+        a valid text for an invalid one, which enter puts in its place. `hint`: a remark about a
+        valid one. All are called at each key, so they must be fast. `does`: what enter does."""
         super().__init__()
         self._title, self._value, self._note, self._does = title, value, note, does
-        self._wrong, self._hint = wrong, hint
+        self._wrong, self._instead, self._hint = wrong, instead, hint
         self._longest, self._may_be_empty = longest, may_be_empty
 
     def compose(self) -> ComposeResult:
@@ -111,30 +111,29 @@ class AskLine(ModalScreen[str | None]):
             box.border_subtitle = harmless(f"enter {self._does} · esc cancel")
             yield Static(harmless(self._note), classes="dialog-note")
             yield Input(self._value, compact=True, id="name", max_length=self._longest)
-            yield from self.more()
             yield Static("", id="name-said")
-
-    def more(self) -> Iterable[Widget]:
-        return ()
 
     def on_mount(self) -> None:
         self._show_remark(self._value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        if event.input.id == "name":
-            self._show_remark(event.value)
+        self._show_remark(event.value)
 
     def _show_remark(self, text: str) -> None:
         text, place = text.strip(), self.query_one("#name-said", Static)
         wrong = self._wrong(text) if text else None
         remark = wrong or (self._hint(text) if text else "")
+        if wrong and (instead := self._instead(text)):
+            remark += f". Enter offers {instead}"
         place.set_classes("-error" if wrong else "-warning")
         place.display = bool(remark)
         place.update(harmless(remark))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        text = self.query_one("#name", Input).value.strip()
+        text = event.input.value.strip()
         if self._may_be_empty if not text else self._wrong(text) is None:
             self.dismiss(text)
+        elif text and (instead := self._instead(text)):
+            event.input.value, event.input.cursor_position = instead, len(instead)

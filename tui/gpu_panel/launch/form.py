@@ -205,9 +205,10 @@ type in a field, digits and letters go into it: esc leaves it."""
         devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
             ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
         name = await self.app.push_screen_wait(AskLine(
-            "Save preset", before.name if before and "/" not in before.name else spec.name,
+            "Save preset", before.name if before and "/" not in before.name else
+            presets.near_name(spec.name),
             f"Saved in {presets.own_folder()}\nDevices: {devices}",
-            wrong=presets.name_problem, hint=_replaces))
+            wrong=presets.name_problem, instead=presets.near_name, hint=_replaces))
         if name is None:
             return
         described = before.description if before is not None else None
