@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
+import pytest
+from textual import work
+from textual.events import Key
+from textual.widgets import Input
+
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_panel.common.dialogs import Message
+from gpu_panel import app as app_module
+from gpu_panel.common.dialogs import AskLine, Message
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 
@@ -98,3 +105,40 @@ async def test_each_is_a_line_with_its_reason_and_can_be_opened():
                     await on_top(pilot, screen)
     finally:
         odd_runs.reopen(made)
+
+
+# --- keys that are typed ahead ---
+
+
+@pytest.mark.parametrize("takes", [60.0, 0.02])
+async def test_keys_behind_one_that_asks_late_are_its_answer_or_nothing(monkeypatch, takes):
+    """Also where the question takes longer to come than a key waits."""
+    ready, asked = threading.Event(), threading.Event()
+    monkeypatch.setattr(app_module, "KEY_TAKES", takes)
+
+    @work(group="do")
+    async def action_note(self):
+        asked.set()
+        await asyncio.to_thread(ready.wait)
+        await self.app.push_screen_wait(AskLine("Name", "", "of the run"))
+
+    monkeypatch.setattr(RunsPane, "action_note", action_note)
+    run = odd_runs.ended()
+    async with panel(slots(1)) as (pilot, screen):
+        table = screen.query_one(RunsPane)
+        await until(pilot, lambda: table.lines)
+        await pilot.press("4")
+        for key in "nxy":
+            pilot.app.post_message(Key(key, key))
+        await asyncio.to_thread(asked.wait)
+        if takes < 1:
+            await until(pilot, lambda: pilot.app._typed.empty())
+        ready.set()
+        await on_top(pilot, AskLine)
+        box = pilot.app.screen.query_one(Input)
+        await until(pilot, lambda: box.value == ("xy" if takes > 1 else ""))
+        pilot.app.post_message(Key("z", "z"))
+        await until(pilot, lambda: box.value.endswith("z"))
+        await pilot.press("escape")
+        await on_top(pilot, screen)
+        assert run.path.exists()

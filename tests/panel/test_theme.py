@@ -101,7 +101,7 @@ async def test_the_launch_screen_and_what_opens_over_it_can_be_read():
         await looked(pilot, screen)
         screen.bring_forward("form")
         screen.query_one("#f-train-lr", Input).value = "x"
-        await says(pilot, "lr: expected")
+        await says(pilot, "learning rate: expected")
         for severity in ("information", "warning", "error"):
             app.notify("It is said", title="Said", severity=severity, timeout=600)
         await until(pilot, lambda: screen_text(app).count("It is said") == 3)

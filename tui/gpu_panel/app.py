@@ -17,6 +17,7 @@ from textual.driver import Driver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 from textual.timer import Timer, TimerCallback
+from textual.worker import Worker
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.settings.schema import Settings
@@ -145,17 +146,24 @@ class PanelApp(ThemedApp):
         and ctrl+l would overtake it."""
         while True:
             event, screen, before = await self._typed.get(), self.screen, set(self.workers)
+
+            def reads(screen: Screen = screen, before: set[Worker[Any]] = before) -> bool:
+                """Whether an action reads something before it asks: what is typed next answers."""
+                return self.screen is screen and any(
+                    worker.is_running and worker.name.startswith("action_")
+                    for worker in set(self.workers) - before)
+
             await super().on_event(event)
             with suppress(TimeoutError, ScreenError):
                 async with asyncio.timeout(KEY_TAKES):
                     await self._handled()
-                    # An action that reads something before it asks: what is typed next answers.
-                    while self.screen is screen and any(
-                            worker.is_running and worker.name.startswith("action_")
-                            for worker in set(self.workers) - before):
+                    while reads():
                         await asyncio.sleep(0.005)
                     if self.screen is not screen:
                         await self._handled()
+            if reads():  # what was typed for its question must not act on what is behind
+                while not self._typed.empty():
+                    self._typed.get_nowait()
 
     async def _handled(self) -> None:
         """Wait until what has the focus has handled what it was sent."""

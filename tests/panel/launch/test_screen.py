@@ -149,7 +149,8 @@ async def test_what_the_devices_can_not_do_and_what_does_not_parse():
             await choose(pilot, screen, "f-parallel-mode", "ddp")
             assert problems_below(screen) == []
             await choose(pilot, screen, "f-amp-dtype", "fp16")
-            assert problems_below(screen) == ["✗ precision: fp16 needs a GPU; on CPU take bf16 or off"]
+            assert problems_below(screen) == [
+                "✗ precision: fp16 needs a GPU; on CPU take bf16 or off"]
             await choose(pilot, screen, "f-amp-dtype", "off")
             await type_into(pilot, screen, "f-parallel-master_port", str(port))
             assert "the port is taken on this machine" in problems_below(screen)[0]
@@ -158,7 +159,7 @@ async def test_what_the_devices_can_not_do_and_what_does_not_parse():
             await type_into(pilot, screen, "f-batch-size", "many")
             await type_into(pilot, screen, "f-train-lr", "-1")
             assert problems_below(screen) == ["✗ size: expected a whole number at least 1",
-                                              "✗ lr: expected a number greater than 0"]
+                                              "✗ learning rate: expected a number greater than 0"]
             assert "✗ batch.size = \"many\"" in plan_text(screen)
 
 
