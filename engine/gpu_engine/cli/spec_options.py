@@ -52,10 +52,9 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
     @click.option("--limit", "run_limit", metavar="TIME",
-                  help="Short for --set run.limit=…: stop and save after 90s, 5m, 1h30m.")
+                  help="Stop and save after TIME: 90s, 5m, 1h30m.")
     @click.option("--metric", "metrics", multiple=True, metavar="PATTERN",
-                  help="Record what rank 0 prints as a value: 'val_bpb: (\\S+)', auto for all that "
-                       "has a name, or see run.metrics.")
+                  help="Record a value that is printed: 'val_bpb: (\\S+)', or auto.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
                 devices: str | None, count: int | None, run_limit: str | None,

@@ -177,18 +177,17 @@ class ProcessSpec:
     """Python interpreter for the ranks, which needs torch only; empty: the first one found that has
     torch."""
     limit: Time | None = None
-    """How long the run may take: 90s, 5m, 1h30m. Then it stops as if you had asked for it, saves,
-    and has completed. A resume has as much again."""
+    """How long the run may take: 90s, 5m, 1h30m. Then it stops, saves, and has completed. A resume
+    has as much again."""
     limit_from: Literal["step", "start"] = "step"
-    """What `limit` counts from. step: the end of the first step, so that imports, compiling and
-    loading don't count. start: the start of the ranks."""
+    """What `limit` counts from: the end of the first step, or the start of the ranks."""
     metrics: dict[str, str] | Literal["auto"] | None = None
-    """Values that rank 0 prints, recorded as if it had logged them: the name of each, and a regular
-    expression with one group for the number, { val_bpb = "val_bpb: (\\S+)" }. auto: numbers of a
-    line of JSON, and pairs as in "loss: 0.3" and "acc=0.9"."""
+    """Values that rank 0 prints, recorded as if logged: names, and regular expressions with a
+    group for the number, { val_bpb = "val_bpb: (\\S+)" }. auto: numbers of JSON, "loss: 0.3",
+    "acc=0.9"."""
     best: str | None = None
-    """Which run of several is best, by the least or greatest value of an evaluation or one that was
-    logged or printed: "min:val_bpb", "max:accuracy". Empty: what `train.best` says, or the loss."""
+    """By which value runs are compared, evaluated, logged or printed: "min:val_bpb",
+    "max:accuracy". Empty: as `train.best`, or by the loss."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"
