@@ -256,7 +256,8 @@ async def test_completed_says_totals(tmp_path):
     run.release()
     async with watched(run) as (pilot, app):
         text = said(app)
-        assert "✓ completed 99 steps in 01:15 · loss 2.440" in text
+        assert "step 99" in text
+        assert "loss ─ mean 2.440" in text
         assert "✓ completed 01:15" in text
         await pilot.press("s")
         await pilot.pause()

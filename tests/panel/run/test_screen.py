@@ -42,7 +42,7 @@ async def test_what_is_there_is_shown(tmp_path):
         for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
                      "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k examples/s",
                      "saved step 99 just now", "eval loss 1.910, accuracy 0.412 at 99",
-                     "loss ─ mean 2.440, ranks 2.430 to 2.450", "memory ─ 28.0 GiB, peak 34.0",
+                     "loss ─ mean 2.440 · 2 ranks agree", "memory ─ 28.0 GiB, peak 34.0",
                      "! 1 warning", "the last batch is dropped",
                      "0 GPU 0 forward 99 2.430 6.2k 3 % 28.0 33.0 34.0 2.0 0.5 s",
                      "1 GPU 1 forward 99 2.450 6.2k 3 % 28.0 33.0 34.0 2.2 1.0 s",

@@ -89,17 +89,39 @@ def gaps(columns: ColumnValues, most: int) -> frozenset[int]:
 
 
 def smoothed(columns: ColumnValues, weight: float) -> ColumnValues:
-    """The exponential moving average of the columns' means, corrected for the bias at its start."""
-    mean: list[float | None] = []
-    value = mass = 0.0
-    for m in columns.mean:
-        if m is not None:
-            value = weight * value + (1 - weight) * m
-            mass = weight * mass + (1 - weight)
-        mean.append(None if m is None else value / mass)
+    """The columns' means, each the middle of the moving averages from its left and from its right:
+    one alone would lag behind a curve that falls."""
+    both = zip(_averages(columns.mean, weight),
+               reversed(_averages(columns.mean[::-1], weight)), strict=True)
+    mean = [None if a is None or b is None else (a + b) / 2 for a, b in both]
     lo = [inf if m is None else m for m in mean]
     hi = [-inf if m is None else m for m in mean]
     return ColumnValues(lo, hi, mean, columns.bad)
+
+
+def _averages(values: Sequence[float | None], weight: float) -> list[float | None]:
+    """The exponential moving average, corrected for the bias at its start."""
+    found: list[float | None] = []
+    value = mass = 0.0
+    for m in values:
+        if m is not None:
+            value = weight * value + (1 - weight) * m
+            mass = weight * mass + (1 - weight)
+        found.append(None if m is None else value / mass)
+    return found
+
+
+def odd_one(each: Sequence[Sequence[Point | None]]) -> int | None:
+    """The number of the line that is further from the mean of all than any other, by far; None if
+    there is none."""
+    off = [0.0] * len(each)
+    for points in zip(*each, strict=True):
+        known = [p[1] for p in points if p is not None]
+        middle = sum(known) / len(known) if known else 0.0
+        off = [o + (abs(p[1] - middle) if p is not None else 0.0)
+               for o, p in zip(off, points, strict=True)]
+    *_, second, most = sorted(off)
+    return off.index(most) if most > max(2 * second, len(each[0])) else None
 
 
 def spans_decade(every: Iterable[ColumnValues], before: bool) -> bool:
@@ -155,12 +177,16 @@ class Scale:
         """At most `most` values within the scale that are round numbers of `unit`s."""
         if not self.log:
             return [v * unit for v in ticks(self.y0 / unit, self.y1 / unit, most)]
-        decades = [10.0 ** e for e in range(ceil(self.y0 - 1e-9), floor(self.y1 + 1e-9) + 1)]
-        if len(decades) >= 2:
-            every = ceil(len(decades) / max(most, 1))
-            return decades[::every]
-        found = [v for v in ticks(10 ** self.y0, 10 ** self.y1, most) if v > 0]
-        return found or decades
+        exponents = range(floor(self.y0), floor(self.y1) + 1)
+        for factors in ((1, 2, 5), (1, 3), (1,)):
+            found = [v for e in exponents for f in factors
+                     if (v := float(f"{f}e{e}")) > 0
+                     and self.y0 - 1e-9 <= log10(v) <= self.y1 + 1e-9]
+            if 2 <= len(found) <= most:
+                return found
+        if len(found) >= 2:
+            return found[::ceil(len(found) / max(most, 1))]
+        return [v for v in ticks(10 ** self.y0, 10 ** self.y1, most) if v > 0] or found
 
 
 def scale_of(columns: Iterable[ColumnValues], dots: int, *, log: bool = False, zero: bool = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -30,6 +31,7 @@ class CurveView(CurveDrawing, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = keys.bindings(keys.of("chart"))
     _drawn: object = None
+    _heading = ""
 
     def show(self, lines: list[Curve], over_all: Series | None = None,
              chosen: int | None = None, marks: Iterable[Mark] = ()) -> None:
@@ -45,11 +47,22 @@ class CurveView(CurveDrawing, can_focus=True):
 
     def frame(self, width: int, height: int) -> list[Strip]:
         drawn = super().frame(width, height)
-        modes = [f"{self.agree} {self.LINES} agree"] * bool(self.agree) + ["log"] * self.is_log \
-            + [f"smooth {self.smooth}"] * (self.smooth is not None) \
-            + ["zoomed"] * bool(self.window)
-        self.call_later(entitle, self, subtitle=" · ".join(modes))
+        self.call_later(self._say)
         return drawn
+
+    def entitle(self, heading: str) -> None:
+        """Set what the title says besides how the lines are drawn."""
+        self._heading = heading
+        self._say()
+
+    def _say(self) -> None:
+        title = self._heading
+        if self.agree:  # then their extremes say nothing
+            title = re.sub(rf", {self.LINES} \S+ to \S+| on all {self.LINES}", "", title) \
+                + f" · {self.agree} {self.LINES} agree"
+        modes = ["log"] * self.is_log + [f"smooth {self.smooth}"] * (self.smooth is not None) \
+            + ["zoomed"] * bool(self.window)
+        entitle(self, title or None, " · ".join(modes))
 
     def action_log_scale(self) -> None:
         self.log_scale = not self.is_log

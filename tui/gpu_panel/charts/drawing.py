@@ -24,6 +24,7 @@ from gpu_panel.charts.axes import (
     gaps,
     is_noisy,
     merged,
+    odd_one,
     reduce,
     scale_of,
     smoothed,
@@ -41,6 +42,10 @@ _ROUGH = 2.0
 """Dots from the least to the greatest value of a column, on average."""
 _SMOOTH = 0.9
 """The strength of a smoothing that nobody has asked for."""
+_MOST_COMPARED = 16
+"""Lines among which the odd one is looked for."""
+_FEW = 8
+"""So few values are shown as points."""
 _LEGEND_FROM = 8
 """From this height on, in cells, a chart with several lines has a legend."""
 SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
@@ -161,7 +166,8 @@ class CurveDrawing(Widget):
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
             return
         values = scale.ticks(max(plot_high // 3, 2), self.axes.y_unit)
-        labels = tick_labels([v / self.axes.y_unit for v in values])
+        labels = [f"{v:g}" for v in values] if scale.log \
+            else tick_labels([v / self.axes.y_unit for v in values])
         gutter = min(max(map(len, (*labels, unit)), default=0) + 1, max(wide - 4, 0))
         self._gutter, self._cells = gutter, max(wide - gutter, 1)
         if self._cells * 2 != guess:
@@ -173,6 +179,13 @@ class CurveDrawing(Widget):
             mean = smoothed(over_all, self._strength(over_all, scale))
             plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(mean)), _MEAN)
         shown, columns = self._as_one(shown, columns, scale)
+        strong = [line for line in self.lines if not line.faint]
+        if self.is_band and self.LINES and len(strong) <= _MOST_COMPARED:
+            each = [reduce(line.series, x0, x1, self._cells * 2) for line in strong]
+            odd = odd_one([scale.points(c) for c in each])
+            if odd is not None and strong[odd] not in shown:
+                shown, columns = [*shown, strong[odd]], [*columns, each[odd]]
+                entries = self._entries(shown)
         if self.agree:
             entries = self._entries(shown)
         self._paint_lines(plot, shown, columns, scale)
@@ -250,7 +263,11 @@ class CurveDrawing(Widget):
             dots = stroke(scale.points(drawn), dash, drawn.bad | self._gaps(drawn))
             if line.index == self._chosen and len(self.lines) > 1 and not line.faint:
                 dots = thick(dots, scale.dots)
-            plot.paint(dots, _LINES + line.index % palette.HUES)
+            style = _LINES + line.index % palette.HUES
+            plot.paint(dots, style)
+            known = [(x, p[1]) for x, p in enumerate(scale.points(drawn)) if p is not None]
+            for x, dot in known if len(known) <= _FEW else ():
+                plot.text(x // 2, plot.height - 1 - dot // 4, "●", style)
 
     def _strength(self, columns: ColumnValues, scale: Scale) -> float:
         """How strongly the curve is smoothed."""

@@ -45,6 +45,12 @@ def _strokes(primary: str, ground: str, colour_blind: bool, few: bool) -> list[S
     return [Style(color=apart(c, (background,), far, GRAPHIC, few).rich_color) for c in wanted]
 
 
+def names(app: App[object]) -> list[str]:
+    """The colours of the strokes, as a style of Textual names them."""
+    colours = [stroke.color.name for stroke in strokes(app) if stroke.color is not None]
+    return [f"ansi_{name}" if _is_of_terminal(app) else name for name in colours]
+
+
 def dash_of(app: App[object], index: int) -> int:
     """The dash of the rank at `index`: a different one for each rank if colours are not to be
     relied on, else a different one for each eight ranks."""

@@ -88,7 +88,7 @@ speed, gradient norm."""
         self.show([Curve(i, self.label(one), one.curve.over(self.axis))
                    for i, one in enumerate(store.runs)], None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
-        entitle(self, f"{store.name} over {over}{reading}")
+        self.entitle(f"{store.name} over {over}{reading}")
 
     def label(self, one: Compared) -> str:
         return clean(f"{one.id} {one.facts.name}")

@@ -142,8 +142,6 @@ class RunPage(Vertical):
             frame.border_title = Content.assemble(what[1:].rstrip(), " ─ ", how_far.rstrip())
             frame.border_subtitle = Content(self._keys(store))
         lines, tone = banner(store, now)
-        if store.state is not None and store.state.state == "completed" and len(lines) == 1:
-            lines = []  # the title and the facts say it
         facts = figures(store, now)
         self._arrange(store, bool(lines), bool(facts.plain.strip()))
         put(self.query_one("#run-facts", Static), facts, layout=False)

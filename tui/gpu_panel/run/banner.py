@@ -42,8 +42,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "lost":
         return _lost(store, state, now), "error"
     if state.state == "completed":
-        lines = _completed(store, state)
-        return lines, "warning" if len(lines) > 1 else "success"
+        return _notices(store), "warning"  # heading and figures say the rest
     if state.state == "stopped":
         untrained = state.reason if store.view.progress().step is None else None
         told = _notices(store)
@@ -172,21 +171,6 @@ def _them(pids: list[int]) -> str:
     return "it" if len(pids) == 1 else "them"
 
 
-def _completed(store: RunStore, state: State) -> list[str]:
-    done = store.view.progress()
-    parts = [f"{glyph('completed')} completed"]
-    if done.step is not None:
-        parts.append(f"{done.step:,} steps")
-    if (took := state.took(state.ended or 0.0)) is not None:
-        parts.append(f"in {units.clock(took)}")
-    line = " ".join(parts)
-    if done.loss is not None:
-        line += f"{DOT}loss {units.loss(done.loss)}"
-    if store.view.saved is not None and store.view.saved.path:
-        line += f"{DOT}{clean(store.view.saved.path, 80)}"
-    return [line, *_notices(store)]
-
-
 def _notices(store: RunStore) -> list[str]:
     """What is told of a run though it goes on or completes, each with the lines that mend it."""
     told = list(store.state.warnings) if store.state is not None else []
@@ -216,7 +200,6 @@ class Banner(Static):
         padding: 0 1;
         &.-error { background: $error-muted; color: $text-error; }
         &.-warning { background: $warning-muted; color: $text-warning; }
-        &.-success { background: $success-muted; color: $text-success; }
         &.-plain { background: $boost; }
     }
     """

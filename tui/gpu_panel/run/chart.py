@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from gpu_panel import keys
 from gpu_panel.charts.curves import CurveView
-from gpu_panel.common.painting import entitle
 from gpu_panel.run import subjects
 from gpu_panel.run.moments import marks
 from gpu_panel.run.pane import Moment, RunPane
@@ -56,7 +55,7 @@ class ChartPane(CurveView, RunPane):
             subject.lines(store), subject.over_all(store), place,
             marks=marks(store.moments, store.view.begins, store.view.trainings, store.clock,
                         by_time=subject.by_time))
-        entitle(self, subject.title(store))
+        self.entitle(subject.title(store))
 
 
 class LossPane(ChartPane):
@@ -65,9 +64,11 @@ class LossPane(ChartPane):
     NAME = TITLE = "loss"
     FIRST = subjects.LOSS
     KEYS = keys.of("chart", "loss")
-    HELP = """The loss of every rank, step by step, or what c chooses; the chosen rank's line is
-thick and on top. ┊ marks where an attempt or another training begins, ◆ an evaluation, ▪ a
-checkpoint; × marks a value that is not finite."""
+    HELP = """The loss of every rank, step by step, or what c chooses. Each rank sees other
+examples, so that their losses differ; those that agree to a dot are one line. Of more than three
+that differ, range and mean are drawn, and the odd one on top. l changes the scale, m smooths. ┊
+marks where an attempt or another training begins, ◆ an evaluation, ▪ a checkpoint; × marks a value
+that is not finite."""
     DEFAULT_CSS = "LossPane { width: 62fr; }"
 
 

@@ -126,8 +126,7 @@ failed or stalled come first in any order."""
         """The colours of a step's parts that are shown, and the order of the ranks."""
         letters = {letter for rows in self._texts.values() for row in rows[:1]
                    for letter in row[_TIME][0]} if self._shows_time else set()
-        colours = [stroke.color.name if stroke.color is not None else ""
-                   for stroke in palette.strokes(self.app)]
+        colours = palette.names(self.app)
         parts = [(f"━ {steps.NAMES[name]}", colours[i % palette.HUES])
                  for i, (name, letter) in enumerate(steps.LETTERS.items())
                  if letter in letters and letter in _HUES]

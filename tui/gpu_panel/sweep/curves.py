@@ -59,7 +59,7 @@ class SweepCurves(Horizontal):
                  for i, one in enumerate(store.runs)]
         members.show(lines, chosen=next(
             (i for i, one in enumerate(store.runs) if one.id == best), None))
-        entitle(members, f"loss ─ {len(lines)} run{'s' * (len(lines) != 1)}")
+        members.entitle(f"loss ─ {len(lines)} run{'s' * (len(lines) != 1)}")
         key = max(keys, key=lambda k: len({p.values[k] for p in points}), default=None)
         reached: dict[str, float] = {}
         for point in reversed(points):  # of several with this value the best is last
@@ -75,8 +75,8 @@ class SweepCurves(Horizontal):
         values.axes = axes
         values.show([Curve(0, key, drawn)])
         name = short([key])[0]
-        entitle(values, f"best {by.name} by {name} ─ {units.loss(points[0].best.mean)} at "
-                        f"{clean(points[0].values[key], 16)}")
+        values.entitle(f"best {by.name} by {name} ─ {units.loss(points[0].best.mean)} at "
+                       f"{clean(points[0].values[key], 16)}")
 
 
 def axis(texts: Sequence[str]) -> tuple[list[int], Axes]:
