@@ -208,7 +208,7 @@ class _Layout:
             style = column.style(sample)
             if bar and column.bar:
                 filled = level(clipped(column.bar(sample)) or 0.0, bar - 1)
-                parts += [(filled, style or device.tone), (" " * (bar - len(filled)), "")]
+                parts += [(filled, device.tone), (" " * (bar - len(filled)), "")]
             mark = "!" if style == "bad" and not column.bar else " "
             parts.append((f"{_figure(column, sample):>{wide - 2}}{mark} ", style))
         who = max(0, self.who - cells(role[0]) - 2)
