@@ -159,6 +159,16 @@ async def test_ranks_that_agree_are_one_line_and_more_than_three_that_differ_a_b
         assert view.border_title.endswith("2 ranks agree")
         assert view.border_subtitle == "log"
         assert text(view).splitlines()[0].strip() == "GiB"
+        # One of them goes on alone, has a spike, or values that are not finite: all is seen.
+        view = await chart(pilot, falls[:20], falls, chosen=0)
+        assert view.agree == 2
+        assert max(map(len, text(view).splitlines()[:-1])) == 60
+        view = await chart(pilot, falls, [*falls[:30], *[math.nan] * 30])
+        assert view.agree == 0
+        assert "×" in text(view)
+        flat = [1.0] * 4000
+        view = await chart(pilot, flat, [*flat[:2000], 1.5, *flat[2001:]], chosen=0)
+        assert sum("⡇" in line or "⢸" in line for line in text(view).splitlines()) > 5
         view = await chart(pilot, falls, [v * 2 for v in falls])
         assert "rank 0  ━━ 1" in text(view)
         assert view.agree == 0

@@ -135,17 +135,18 @@ def spans_decade(every: Iterable[ColumnValues], before: bool) -> bool:
     return low >= 0 and isfinite(high) and high > (8 if before else 10) * least
 
 
-def is_noisy(points: Sequence[Point | None]) -> bool:
+def is_noisy(points: Sequence[Point | None], before: bool = False) -> bool:
     """Whether a curve goes up and down more than it goes anywhere: its columns are half as far
     from their neighbours, in the median, as the mean of its last quarter is from that of its
-    second. (Its first quarter is often a fall from where training began.)"""
+    second. (Its first quarter is often a fall from where training began.) `before`: whether that
+    was so; then half of that will do, so that the curve does not go to and fro."""
     middle = [p[1] for p in points if p is not None]
     if len(middle) < _MANY:
         return False
     steps = sorted(abs(b - a) for a, b in pairwise(middle))
     quarter = len(middle) // 4
     trend = abs(sum(middle[-quarter:]) - sum(middle[quarter:2 * quarter])) / quarter
-    return steps[len(steps) // 2] > max(trend / 2, 2)
+    return steps[len(steps) // 2] > max(trend / 2, 2) / (2 if before else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class CurveDrawing(Widget):
         """The strength; None: as strong as the noise demands, see `is_noisy`."""
         self.is_log = False
         """Whether the scale that was drawn last is logarithmic."""
+        self.is_smooth = False
+        """Whether the curves that were drawn last were smoothed of themselves."""
         self.agree = 0
         """How many lines were drawn last as one, as they are the same but for a dot."""
         self.cross: int | None = None
@@ -176,7 +178,7 @@ class CurveDrawing(Widget):
         if over_all is not None:
             plot.paint(band(scale.points(over_all)), _FAINT)
             # Even with strength 0 this makes a line out of the means.
-            mean = smoothed(over_all, self._strength(over_all, scale))
+            mean = smoothed(over_all, self._strength([over_all], scale))
             plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(mean)), _MEAN)
         shown, columns = self._as_one(shown, columns, scale)
         strong = [line for line in self.lines if not line.faint]
@@ -212,12 +214,14 @@ class CurveDrawing(Widget):
         every = [scale.points(columns[i]) for i in full]
         self.agree = len(full) if self.LINES and len(full) > 1 and all(
             abs(a[1] - b[1]) <= 1 for other in every[1:]
-            for a, b in zip(every[0], other, strict=True) if a is not None and b is not None) else 0
+            for a, b in zip(every[0], other, strict=True) if a is not None and b is not None) \
+            and all(columns[i].bad == columns[full[0]].bad for i in full) else 0
         if not self.agree:
             return lines, columns
         kept = next((i for i in full if lines[i].index == self._chosen), full[0])
         some = [i for i, line in enumerate(lines) if i == kept or line.faint]
-        return [lines[i] for i in some], [columns[i] for i in some]
+        one = merged([columns[i] for i in full])  # a spike or the end of any of them is seen
+        return [lines[i] for i in some], [one if i == kept else columns[i] for i in some]
 
     def _reduced(self, shown: Sequence[Curve], width: int,
                  ) -> tuple[ColumnValues | None, list[ColumnValues]]:
@@ -251,7 +255,7 @@ class CurveDrawing(Widget):
     def _paint_lines(self, plot: Canvas, lines: Sequence[Curve], found: list[ColumnValues],
                      scale: Scale) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
-        strength = max((self._strength(columns, scale) for _, columns in pairs), default=0.0)
+        strength = self._strength([columns for _, columns in pairs], scale)
         rough = bool(strength) or any(_is_rough(scale.points(columns)) for _, columns in pairs)
         if rough:
             for line, columns in pairs:  # of many lines only the chosen one's: they would hide all
@@ -269,11 +273,12 @@ class CurveDrawing(Widget):
             for x, dot in known if len(known) <= _FEW else ():
                 plot.text(x // 2, plot.height - 1 - dot // 4, "●", style)
 
-    def _strength(self, columns: ColumnValues, scale: Scale) -> float:
-        """How strongly the curve is smoothed."""
+    def _strength(self, each: Sequence[ColumnValues], scale: Scale) -> float:
+        """How strongly curves are smoothed."""
         if self.smooth is not None:
             return self.smooth
-        return _SMOOTH if is_noisy(scale.points(columns)) else 0.0
+        self.is_smooth = any(is_noisy(scale.points(c), self.is_smooth) for c in each)
+        return _SMOOTH if self.is_smooth else 0.0
 
     def _gaps(self, columns: ColumnValues) -> frozenset[int]:
         """The columns to which no line is drawn, as too long before them nothing is known, or as

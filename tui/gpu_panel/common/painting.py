@@ -35,9 +35,11 @@ def put_lines(place: Static, lines: Sequence[str]) -> None:
         place.display = bool(lines)
 
 
-def entitle(widget: Widget, title: str | None = None, subtitle: str | None = None) -> None:
+def entitle(widget: Widget, title: str | Content | None = None,
+            subtitle: str | Content | None = None) -> None:
     """Set the title or the subtitle in a widget's frame, those that are not None. A new one has all
     of the widget drawn again."""
     for name, text in (("border_title", title), ("border_subtitle", subtitle)):
-        if text is not None and (getattr(widget, name) or "") != Content(text).markup:
-            setattr(widget, name, Content(text))
+        content = Content(text) if isinstance(text, str) else text
+        if content is not None and (getattr(widget, name) or "") != content.markup:
+            setattr(widget, name, content)

@@ -17,6 +17,7 @@ from gpu_engine.diagnose import steps
 from gpu_engine.events.rank_view import RankView
 from gpu_panel import keys
 from gpu_panel.common import palette
+from gpu_panel.common.painting import entitle
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures
@@ -75,6 +76,8 @@ _HUES = {letter: f"hue {i}" for i, letter in enumerate(steps.LETTERS.values()) i
 _KINDS = tuple(c.kind for c in COLUMNS if c.kind)
 _TEXTS = {devices.UTILIZATION: units.share, devices.POWER: lambda v: f"{v:.0f} W",
           devices.TEMPERATURE: lambda v: f"{v:.0f} °C"}
+EIGHT = 11
+"""Rows of the screen with eight ranks, frame and heads included."""
 GAP = 2
 MARK = "▸ "
 
@@ -85,7 +88,7 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
 heartbeat. "per s" are examples, or steps where it says so. "time" is what a step's time goes into:
-the parts stand in the order of the colours' names in the lower edge; what is left is the rest.
+the parts stand in the order of the colours' names in the title; what is left is the rest.
 Enter shows the log of the rank under the cursor. o sorts; ranks that
 failed or stalled come first in any order."""
 
@@ -97,7 +100,7 @@ failed or stalled come first in any order."""
         self.anew()
 
     def anew(self) -> None:
-        self._shows_time = False
+        self._shows_time, self._heading, self._seen = False, "", set[str]()
         self._order = ""
         self.chosen: int | None = None
 
@@ -116,22 +119,19 @@ failed or stalled come first in any order."""
         self._texts = {rank: table.lines(ranks[rank]) for rank in sorted(
             ranks, key=lambda r: (r not in failing, ORDERS[self._order](ranks[r]), r))}
         awaited = len(missing(store))
-        self.border_title = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
+        self._heading = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
             if awaited and live else f"ranks ─ {len(ranks)}"
         self.repaint()
-        if self.is_mounted:
-            self.border_subtitle = self._legend()
 
-    def _legend(self) -> Content:
-        """The colours of a step's parts that are shown, and the order of the ranks."""
-        letters = {letter for rows in self._texts.values() for row in rows[:1]
-                   for letter in row[_TIME][0]} if self._shows_time else set()
+    def _title(self) -> Content:
+        """The heading, and the colours of those parts of a step that were seen so far."""
+        self._seen.update(letter for rows in self._texts.values() for row in rows[:1]
+                          for letter in row[_TIME][0])
         colours = palette.names(self.app)
-        parts = [(f"━ {steps.NAMES[name]}", colours[i % palette.HUES])
-                 for i, (name, letter) in enumerate(steps.LETTERS.items())
-                 if letter in letters and letter in _HUES]
-        return Content("  ").join([Content.styled(*part) for part in parts]
-                                  + [Content(self._order)] * bool(self._order))
+        return Content("  ").join([Content(self._heading), *(
+            Content.styled(f"━ {steps.NAMES[name]}", colours[i % palette.HUES])
+            for i, (name, letter) in enumerate(steps.LETTERS.items())
+            if letter in self._seen and letter in _HUES)])
 
     def rank_chosen(self, rank: int) -> None:
         if rank != self.chosen:
@@ -161,6 +161,7 @@ failed or stalled come first in any order."""
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         shown, widths = layout([row for rows in self._texts.values() for row in rows], width)
         self._shows_time = _TIME in shown and self.is_mounted and not self.app.no_color
+        entitle(self, self._title() if self._shows_time else self._heading, self._order)
         header = _joined([(c.title, "") for c in COLUMNS], shown, widths, mark="  ")
         return header, [
             Row(str(rank), tuple(_joined(row, shown, widths, mark=MARK if rank == self.chosen

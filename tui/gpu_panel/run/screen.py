@@ -32,7 +32,7 @@ from gpu_panel.run.chart import ChartPane, LossPane, MemoryPane
 from gpu_panel.run.headline import figures, headline
 from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
-from gpu_panel.run.ranks import RanksPane
+from gpu_panel.run.ranks import EIGHT, RanksPane
 from gpu_panel.run.store import RunStore, is_brief
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ class RunScreen(StoreScreen):
         self._keep_focus(tabs)
 
     def _share_rows(self) -> None:
-        """Give the ranks what they need of a third."""
+        """Give eight ranks, or a third, what they need."""
         ranks = self.query_one(RanksPane)
         ranks.styles.height = "1fr" if self.has_class("-tabs") else \
-            min(ranks.rows_wanted, max(self.size.height // 3, 6))
+            min(ranks.rows_wanted, max(self.size.height // 3, EIGHT))
         # Of a run that failed early its traceback says more than a curve of three points.
         self.set_class(is_brief(self.store), "-brief")
 

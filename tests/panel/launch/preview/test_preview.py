@@ -64,7 +64,7 @@ async def test_a_live_run():
     try:
         async with panel(slots(2)) as (pilot, screen):
             await at_the_runs(pilot, screen, 1)
-            said = await says(pilot, screen, "loss ─ 1.298 on all ranks", "the last line")
+            said = await says(pilot, screen, "loss ─ 1.298 · 2 ranks agree", "the last line")
             assert f"run {run.id}" in said
             assert "DDP×2" in said
             assert "● running" in said
