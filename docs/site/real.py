@@ -49,10 +49,10 @@ async def take() -> None:
         await pilot.press("enter")
         await asyncio.sleep(5)
         save("real-run", pilot.app)
-        await pilot.press("escape", "m", "down", "m", "c")
+        await pilot.press("escape", "m", "m", "c")
         await asyncio.sleep(5)
         save("real-compare", pilot.app)
-        await pilot.press("escape", "down", "enter")
+        await pilot.press("escape", "enter")
         await asyncio.sleep(5)
         save("real-sweep", pilot.app)
         for run in all_runs():

@@ -196,3 +196,15 @@ def test_the_command_line_makes_a_sweep_and_shows_it_before(home):
     assert [w.run.id for w in serve.line()] == told["runs"]
     assert {w.entry.priority for w in serve.line()} == {3}
     assert {sweep.read(r.path).sweep for r in all_runs()} == {told["id"]}
+
+
+@pytest.mark.parametrize(("sections", "by"), [
+    ({}, "loss"), ({"train": {"best": "max:accuracy"}}, "max:eval:accuracy"),
+    ({"train": {"best": "max:accuracy"}, "run": {"best": "loss"}}, "eval:loss"),
+    ({"run": {"best": "min:unheard"}}, "loss")])
+def test_what_decides_unless_a_person_says_otherwise(sections, by):
+    """Evaluations only where they were asked for, though they have a loss too."""
+    made = submitted("task.params.width=8,16", **sections)
+    ended(made.runs[0], [2.0, 1.0], evaluation={"loss": 0.5, "accuracy": 0.9})
+    found = group.find(made.id)
+    assert group.default_by(found, group.read(found)).text == by

@@ -20,7 +20,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec, parse_best
 from gpu_engine.sweep import grid
 from gpu_engine.sweep.figures import EVAL, Figures, FiguresOf
-from gpu_engine.sweep.table import LOSS, By, One, names
+from gpu_engine.sweep.table import By, One, names
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
@@ -181,10 +181,11 @@ def default_by(found: Group, members: Iterable[One]) -> By:
     there = names(members)
     with contextlib.suppress(UserError):
         spec = from_dict(attempts.read_spec(found.members[0][0]))
-        name, largest = parse_best(spec.run.best or spec.train.best) or (LOSS, False)
-        for recorded in (EVAL + name, name):
-            if recorded in there:
-                return By(recorded, largest)
+        best = parse_best(spec.run.best or spec.train.best)
+        if best is not None:
+            name, largest = best
+            return next((By(recorded, largest) for recorded in (EVAL + name, name)
+                         if recorded in there), By())
     return By()
 
 
