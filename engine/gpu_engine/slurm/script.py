@@ -207,7 +207,7 @@ state=$path/state.json
 [ -e "$state" ] || fail "the run folder $path is missing on $(hostname)"
 """
 _UP = """\
-if stopped; then
+if [ -z "$cancelled" ] && [ ! -e "$asked" ] && stopped; then
     echo "time was up: stopped and saved"
     exit 0
 fi

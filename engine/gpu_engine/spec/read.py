@@ -156,8 +156,8 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
 
     The value is parsed by the key's type (`values.parse`); task.command is split as a shell splits
     it, as are the variables of run.env. `run.env.NAME` sets one of them, and `run.metrics.NAME` one
-    pattern. A key may be named
-    without its section (`spelled_out`). Setting one of two keys of `ONE_OF` removes the other.
+    pattern. A key may be named without its section (`spelled_out`). Setting one of two keys of
+    `ONE_OF` removes the other.
     """
     dotted, eq, text = spelled_out(assignment).partition("=")
     dotted = dotted.strip()

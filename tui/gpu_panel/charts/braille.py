@@ -153,8 +153,8 @@ def area(shares: Sequence[float | None]) -> str:
 
 def sparkline(values: Iterable[float], width: int) -> str:
     """The values in `width` cells, scaled from their least to their greatest, by their logarithms
-    if they span more than a decade. A value that is not
-    finite is marked, as in a chart; a flat line stays flat instead of being scaled up to noise."""
+    if they span more than a decade. A value that is not finite is marked, as in a chart; a flat
+    line stays flat instead of being scaled up to noise."""
     points = list(values)
     if not points or width <= 0:
         return " " * width

@@ -59,7 +59,9 @@ class SweepCurves(Horizontal):
                  for i, one in enumerate(store.runs)]
         members.show(lines, chosen=next(
             (i for i, one in enumerate(store.runs) if one.id == best), None))
-        members.entitle(f"loss ─ {len(lines)} run{'s' * (len(lines) != 1)}")
+        every = sum(len(point.members) for point in points)  # the store has the first ones
+        first = f"the first {len(lines)} of " if len(lines) < every else ""
+        members.entitle(f"loss ─ {first}{every} run{'s' * (every != 1)}")
         key = max(keys, key=lambda k: len({p.values[k] for p in points}), default=None)
         reached: dict[str, float] = {}
         for point in reversed(points):  # of several with this value the best is last
