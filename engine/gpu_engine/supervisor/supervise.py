@@ -282,7 +282,8 @@ class Supervisor:
         while self.compare is not None and not self.stop_asked \
                 and (found := self.compare(self.state, step, total)) is not None:
             self._set_state(self.state.state, rungs=(*self.state.rungs, found[0]))
-            if found[1] and attempt.running_children and not any(v.over for v in views):
+            if found[1] and attempt.running_children and attempt.deadline is None \
+                    and not any(v.over for v in views):
                 self.worse = found[1]
                 self._request_stop(attempt)
 

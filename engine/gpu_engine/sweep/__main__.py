@@ -49,21 +49,29 @@ def main(folder: Path, sweep: str, fd: int) -> int:
     starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
     lock = waiting.sweep_lock(folder, sweep)
 
+    found: group.Group | None = None
+
     def waits() -> list[Run]:
-        every = [Run(folder.parent / "runs" / name) for name, entry in waiting.line(folder).items()
+        line = waiting.line(folder)
+        for name in starts.keys() - line.keys():  # it has begun, and may wait again
+            del starts[name]
+        every = [Run(folder.parent / "runs" / name) for name, entry in line.items()
                  if (entry.sweep, entry.host) == (sweep, host)]
         return [run for run in every if starts[run.id] < _MOST_STARTS or run.supervised()]
 
     def goes_on() -> bool:
+        nonlocal found
         try:
-            return group.go_on(sweep, unable)
+            if found is None or len(found.members) < found.of:  # it may be submitted just now
+                found = group.find(sweep)
+            return group.go_on(found, unable)
         except UserError as err:
             log.error("%s", err)
             return False
         finally:
             probe.drop()
 
-    while take_lock(fd) and lock.exists():  # `sweep stop` removes it
+    while take_lock(fd):
         members = waits()
         for run in members[:AHEAD]:
             try:
@@ -73,7 +81,8 @@ def main(folder: Path, sweep: str, fd: int) -> int:
             except UserError as err:
                 starts[run.id] += 1
                 log.error("%s", err)
-        if all(run.supervised() for run in members) and not goes_on():
+        # `sweep stop` removes the file.
+        if all(run.supervised() for run in members) and not (lock.exists() and goes_on()):
             fcntl.flock(fd, fcntl.LOCK_UN)
             # A member that came before the lock was free has found it held, and started nobody.
             if all(run.supervised() for run in waits()):

@@ -238,11 +238,10 @@ def retry(found: Group) -> Done:
     return done
 
 
-def go_on(sweep: str, unable: set[str]) -> bool:
+def go_on(found: Group, unable: set[str]) -> bool:
     """With run.halving: once no member runs, put those into the line that go on from the rung at
     which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
-    passed over. Raises UserError if there is no such sweep, or its spec can't be read."""
-    found = find(sweep)
+    passed over. Raises UserError if its spec can't be read."""
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
     spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()

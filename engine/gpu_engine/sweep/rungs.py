@@ -61,7 +61,7 @@ class Rungs:
 
     def __init__(self, run: Run, spec: RunSpec, member: Member, past: float) -> None:
         """`past`: the share of the last rung that it has got to."""
-        self.run, self.spec, self.sweep, self.past = run, spec, member.sweep, past
+        self.run, self.spec, self.member, self.past = run, spec, member, past
         self.factor = spec.run.halving
         levels = range(_levels(member.of, self.factor), 0, -1) if self.factor else ()
         self.shares = [self.factor ** -level for level in levels] if self.factor else _QUARTERS
@@ -89,9 +89,9 @@ class Rungs:
         last = share * total if total else math.inf
         end = state.until - limit * (1 - share) if state.until else math.inf
         if step is not None and step > last:  # so that what came after that step is recorded too
-            end, step = math.inf, int(last)
+            end, step, where = math.inf, int(last), f"at step {int(last):,}"
         elif now >= end:
-            last = math.inf
+            last, where = math.inf, f"after {units.clock(share * limit)}"
         else:
             return None
         self.past = share
@@ -101,9 +101,9 @@ class Rungs:
             return None  # it has no value yet, which is no worse than another's
         best = extent and (extent.greatest if self.largest else extent.least)
         rung = Rung(share, now, step, best, state.attempt)
-        where = f"at step {step:,}" if step is not None else f"after {units.clock(share * limit)}"
         if self.factor is not None:
-            return rung, f"rests {where}, 1/{round(1 / share)} of its budget"
+            best = self.member.of // self.factor ** (self.shares.index(share) + 1)
+            return rung, f"rests {where} for the best {best} of {self.member.of} to go on"
         others = self._others(rung)
         worse = worse_than(best, others, largest=self.largest)
         return rung, f"worse than {worse} of {len(others)} {where}" if worse else None
@@ -114,9 +114,9 @@ class Rungs:
         found = list[float | None]()
         for run in each_run(self.run.path.parent):
             member = sweep.read(run.path)
-            if member is None or member.sweep != self.sweep or not trust.started_here(run.path):
+            if member is None or member.sweep != self.member.sweep:
                 continue
             state = run.state()
-            if state.state not in ("failed", "lost", "unreadable"):
+            if trust.started_here(run.path) and state.state not in ("failed", "lost"):
                 found += [r.best for r in state.rungs if r.share == rung.share and r.t < rung.t]
         return found
