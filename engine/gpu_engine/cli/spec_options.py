@@ -136,10 +136,10 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: add the options that make a sweep, which the function hands to `members_of`."""
     function = click.option(
         "--halving", type=click.IntRange(2), metavar="N",
-        help="Successive halving: short for --set run.halving=N.")(function)
+        help="Short for --set run.halving=N.")(function)
     function = click.option(
         "--stop-worse", is_flag=True,
-        help="Stop what loses: short for --set run.stop_worse=true.")(function)
+        help="Short for --set run.stop_worse=true.")(function)
     function = click.option(
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
