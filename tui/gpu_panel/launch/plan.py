@@ -45,7 +45,8 @@ class PlanPane(VerticalScroll, Pane):
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """What Launch will start: what is trained and how, how many examples each step really
 sees, which device each rank uses and what the rank calls it, and the command that does the same
-without the panel. y copies the command; v shows every process in full, with its environment. enter
+without the panel. "Per GPU" is the share of one rank; "per slot" is the same on CPU slots. y copies
+the command; v shows every process in full, with its environment. enter
 opens the form, in which all of it is chosen."""
 
     def __init__(self) -> None:

@@ -356,10 +356,11 @@ def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = 
         if column.name == "curve":
             style = layout.hues.get(line.id, "accent" if line.live else "dim")
         parts.append((text + " " * GAP, style))
-    words = [] if below else remarks(line)
-    if line.live and not words and line.seconds_left is not None:
-        words = [(f"{units.clock(line.seconds_left)} left", "")]
-    return (*parts, *joined([*words, *_ago(line)]))
+    words = joined([] if below else remarks(line))
+    when = [(f"{units.clock(line.seconds_left)} left", "")] \
+        if line.live and not words and line.seconds_left is not None else _ago(line)
+    gap = layout.room - _length(words) - _length(when)  # so that it stands at the right edge
+    return (*parts, *words, (" " * (gap if when else 0), ""), *when)
 
 
 def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
@@ -405,7 +406,7 @@ def joined(parts: Sequence[Part]) -> Line:
     return tuple(out)
 
 
-def _length(line: Line) -> int:
+def _length(line: Iterable[Part]) -> int:
     return sum(cells(text) for text, _ in line)
 
 

@@ -232,7 +232,7 @@ def test_columns_fit_and_end_stays_legible(width, chosen):
     assert columns.room >= 14
     for line in lines:
         row = "".join(text for text, _ in run_line(line, columns))
-        assert row[used:] == "04:12 left"
+        assert row[used:] == "04:12 left".rjust(columns.room)
     head = "".join(text for text, _ in head_line(columns, "loss", turned=False))
     assert len(head) == used
 
