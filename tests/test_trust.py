@@ -48,7 +48,8 @@ WRITING = {
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
-        code/store.py: open in _fill, symlink_to in _fill
+        code/difference.py: TemporaryDirectory in between
+        code/store.py: open in fill, symlink_to in fill
         code/submitted.py: symlink_to in _link_ignored
         export/targets.py: mkstemp in replacing
         training/checkpoint.py: open in write
