@@ -24,7 +24,8 @@ async def test_a_launch_on_a_full_disk_is_refused_by_name(home, monkeypatch):
         monkeypatch.setattr("gpu_engine.runs.disk_room.LEAST", 1 << 62)
         await pilot.press("ctrl+l")
         await until(pilot, lambda: screen.query_one("#launch", Button).disabled)
-        assert f"no space left in {home}/runs" in str(screen.query_one("#plan-text", Static).content)
+        said = str(screen.query_one("#plan-text", Static).content)
+        assert f"no space left in {home}/runs" in said
         assert problems_below(screen) == []  # no field is to blame
         assert runs.all_runs() == []
         monkeypatch.undo()

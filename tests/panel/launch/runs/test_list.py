@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -204,6 +205,26 @@ async def test_a_name_is_written_on_a_run():
             assert "can't be read: permission denied" in " ".join(
                 screen_text(pilot.app).replace("│", "").split())
             (run.path / "notes.json").chmod(0o600)
+
+
+async def test_what_is_kept_of_a_night():
+    good, bad, other = ended("good", age=5), ended("bad", age=10), ended("other", age=15)
+
+    def said() -> list[str | None]:
+        return [notes.read(run.path).verdict for run in (good, bad, other)]
+
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 3)
+        await pilot.press("K", "down", "D")
+        await until(pilot, lambda: said() == ["keep", "discard", None])
+        await until(pilot, lambda: re.search(r"good +keep ", shown(table)) is not None)
+        await pilot.press("M", "K")  # of the marked runs not all are kept
+        await until(pilot, lambda: said() == ["keep", "keep", "keep"])
+        await until(pilot, lambda: shown(table).count(" keep ") == 3)
+        await pilot.press("K")
+        await until(pilot, lambda: said() == [None, None, None])
+        await pilot.press("escape", "home", "D", "slash", *"verdict:discard", "enter")
+        await until(pilot, lambda: table.keys == [good.id])
 
 
 LINE = RunLine(Run(Path("3f2a")), "bytes-gpt", "ddp", 2, "running", True, 1.0, step=1240,
