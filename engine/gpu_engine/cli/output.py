@@ -47,6 +47,14 @@ def in_json(value: object) -> str:
     return text.replace("\x7f", "\\u007f")
 
 
+def exactly(data: bytes) -> None:
+    """Print bytes for another program as they are; at a terminal as a harmless text."""
+    if sys.stdout.isatty():
+        echo(data.decode(errors="replace"), nl=False)
+    else:
+        sys.stdout.buffer.write(data)
+
+
 def agreed(question: str, *, enter: bool = True) -> bool:
     """Ask a question on standard error. `enter`: what Enter alone means. Raises click.Abort at the
     end of input."""

@@ -1,4 +1,4 @@
-"""What is known about runs: gpu-engine show of one, compare of several."""
+"""What is known about runs: gpu-engine show of one, compare of several, code of one or two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, for_scripts, in_json, table
+from gpu_engine.cli.output import echo, exactly, for_scripts, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import with_type
@@ -173,3 +173,22 @@ def compare(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
         echo(line)
     if not settings and not markdown:
         echo("no setting differs")
+
+
+@click.command()
+@click.argument("run", shell_complete=tab.runs)
+@click.option("--to", metavar="RUN", shell_complete=tab.runs,
+              help="To the code of this run, and not to the folder as it is now.")
+def code(run: str, to: str | None) -> None:
+    """Print what was changed since in the code that RUN was started with, as a patch: `gpu-engine
+    code RUN | git apply -R` brings that code back."""
+    from gpu_engine.code import difference
+    from gpu_engine.runs import folder
+
+    found = folder.find(run)
+    before = difference.of_run(found)
+    patch, left = difference.between(
+        before, difference.of_run(folder.find(to)) if to else difference.now(found))
+    exactly(patch)
+    for line in left or ([] if patch else ["no file differs"]):
+        echo(line, err=True)

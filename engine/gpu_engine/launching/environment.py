@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.code import store, submitted
+from gpu_engine.code.submitted import Kept
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import git, version
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import torch_build
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs.environment import Environment, write
+from gpu_engine.runs.environment import Environment, read, write
 from gpu_engine.runs.folder import Run
 
 _TIMEOUT = 2.0
 """Seconds after which git is not waited for."""
 
 
-def note(run: Run, plan: LaunchPlan, inventory: Inventory) -> None:
-    """Keep in the run folder what the run is started in. Nothing depends on it, so a full disk or
-    a folder that has been deleted is no error."""
-    try:
-        write(run.path, describe(plan, inventory, Path(run.cwd())))
-    except OSError:
-        return
+def note(run: Run, plan: LaunchPlan, inventory: Inventory, kept: Kept | None = None) -> None:
+    """Keep in the run folder what the run is started in, and its code as it is now, unless that is
+    `kept` already. Nothing depends on it, so a full disk or a folder that has been deleted is no
+    error."""
+    folder = Path(run.cwd())
+    with suppress(OSError, UserError):
+        found = describe(plan, inventory, folder)
+        if kept is None and store.root() in folder.parents:  # a resume of what waited too long
+            before = read(run.path)
+            kept = Kept(before.code, before.root)
+        with suppress(UserError):
+            kept = kept or submitted.keep(plan.spec, folder, _TIMEOUT)
+        write(run.path, found if kept is None else replace(found, code=kept.name, root=kept.root))
 
 
 def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
