@@ -248,6 +248,8 @@ def _devices(run: RunView, rank: RankView, event: schema.Devices) -> None:
 @folds(schema.Metric)
 def _metric(run: RunView, rank: RankView, event: schema.Metric) -> None:
     rank.metrics.update(_known(event.values))
+    if rank.step is None and event.step is not None:  # a script that says its steps, and shows none
+        rank.at_step = max(rank.at_step or 0, event.step)
 
 
 @folds(schema.Eval)
