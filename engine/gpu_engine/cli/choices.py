@@ -107,12 +107,20 @@ def _field(f: TaskField) -> dict[str, Any]:
 @click.command()
 @click.option("--init", "begin", is_flag=True,
               help="Write settings.toml, with every default as a comment.")
+@click.option("--schema", "asked", metavar="[NAME]", is_flag=False, flag_value="preset",
+              help="Print the JSON schema of presets, for an editor; with NAME, of what that "
+                   "command prints with --json, as 'sweep show'. list: the names.")
 @for_scripts
-def settings(begin: bool, as_json: bool) -> None:
+def settings(begin: bool, asked: str | None, as_json: bool) -> None:
     """Show the settings in force, and where each comes from: the environment, settings.toml or the
     default. The environment outranks the file; the file outranks what the panel remembers."""
     from gpu_engine.settings import file, schema
 
+    if asked is not None:
+        from gpu_engine.cli import outputs
+
+        echo(in_json(outputs.schema(asked)))
+        return
     if begin:
         echo(f"{file.begin()}: take the # away from a line to change it")
         return
