@@ -125,6 +125,6 @@ def test_a_preset_is_checked_as_it_would_be_read() -> None:
                  "run.metrics = 'auto'", "run.metrics.a = 'a(.)'", "devices.ids = ['0']"):
         assert good(tomllib.loads(text)), text
     for text in ("run.limit = '5x'", "run.limit = 0.5", "train.lr = 0", "train.steps = 1.5",
-                 "train.lrr = 1", "train = {epochs = 1, steps = 2}", "parallel.mode = 'ddpp'",
+                 "train.lrr = 1", "parallel.mode = 'ddpp'",
                  "tasks.use = ''", "run.metrics = 'all'", "devices.ids = [0.5]"):
         assert not good(tomllib.loads(text)), text

@@ -36,6 +36,62 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep.table import One, Point
 
 
+class Checked(TypedDict):
+    ok: bool
+    state: State
+    ranks: list[dict[str, Any]]
+    reductions: list[dict[str, Any]]
+    products: list[dict[str, Any]]
+    pairs: list[dict[str, Any]]
+    doubts: list[str]
+    env: dict[str, str]
+
+
+class CheckedHost(TypedDict):
+    host: Host
+    opened: float | None
+    welcome: dict[str, Any] | None
+    inventory: Inventory | None
+    clock: float | None
+    problems: list[str]
+    ok: bool
+
+
+class Weights(TypedDict):
+    step: int
+    checkpoint: str
+    tensors: int
+    bytes: int
+    warnings: list[str]
+
+
+class Change(TypedDict):
+    """A key of a shipped preset that a person's own of its name has otherwise."""
+
+    key: str
+    shipped: str | None
+    own: str | None
+
+
+class Preset(TypedDict):
+    name: str
+    path: str
+    shipped: bool | None
+    mode: str | None
+    problem: str | None
+    description: str
+    changes: list[Change] | None
+
+
+class Begun(TypedDict):
+    kind: Literal["run"]
+    id: str
+    path: str
+    name: str
+    chosen: str | None
+    warnings: list[str]
+
+
 class Best(TypedDict):
     name: str
     value: float
@@ -78,80 +134,81 @@ class Sweep(TypedDict):
     counts: dict[str, int]
 
 
+_typed_dict: Any = TypedDict  # as a function that makes a type of what is not known before
+
+
 def _with(record: Any, *others: Any, total: bool = True, **more: Any) -> Any:
     """The type of an object that has the fields of these records and `more`; None: without that
     one. Not `total`: it may lack any that is not Required."""
     hints = {name: hint for cls in (record, *others)
              for name, hint in get_type_hints(cls, include_extras=True).items()} | more
-    return TypedDict(record.__name__, {name: hint for name, hint in hints.items()
-                                       if hint is not None}, total=total)
+    return _typed_dict(record.__name__, {name: hint for name, hint in hints.items()
+                                         if hint is not None}, total=total)
 
 
 def _of(title: str, /, **fields: Any) -> Any:
-    return TypedDict(title, fields)
+    return _typed_dict(title, fields)
 
 
-_TOLD, _TEXT, _NUMBER = dict[str, Any], str | None, float | None
+_TEXT, _NUMBER = str | None, float | None
 _PLAN = _with(LaunchPlan, total=False, version=int, replicas=int)
 _SPENT = _with(Parts, rank=None, workers=None, on_device=None, clock=str,
                shares=dict[str, _NUMBER])
-_RANK = _of("RankTimes", rank=int, last=_SPENT, run=_SPENT)
 OUTPUTS = {
-    "check": (_of("Check", ok=bool, state=State, ranks=list[_TOLD], reductions=list[_TOLD],
-                  products=list[_TOLD], pairs=list[_TOLD], doubts=list[str], env=dict[str, str]),),
-    "compare": (_of("Compared", runs=list[RunFacts], differences=dict[str, list[_TEXT]]),),
+    "check": Checked,
+    "compare": _of("Compared", runs=list[RunFacts], differences=dict[str, list[_TEXT]]),
     "describe": (task := _with(TaskInfo, whole=None, file=str, fields=list[_with(
         TaskField, total=False, required=None, kind=None, choices=list[str])]), list[task]),
-    "devices": (_with(Inventory, visible_variable=None, hidden=None, host=HostSample,
-                      devices=list[_with(Sample, Device, Availability, device=None)]),),
-    "doctor": (_of("Doctor", ok=bool, findings=list[_with(Finding, check=str)]),),
-    "export": (_of("Weights", step=int, checkpoint=str, tensors=int, bytes=int,
-                   warnings=list[str]), list[Exported]),
-    "hosts": (_of("Hosts", hosts=list[Host], file=str),),
-    "hosts check": (list[_of("Checkup", host=Host, opened=_NUMBER, welcome=_TOLD | None,
-                             inventory=Inventory | None, clock=_NUMBER, problems=list[str],
-                             ok=bool)],),
-    "note": (_with(Notes, id=str),),
+    "devices": _with(Inventory, visible_variable=None, hidden=None, host=HostSample,
+                     devices=list[_with(Sample, Device, Availability, device=None)]),
+    "doctor": _of("Doctor", ok=bool, findings=list[_with(Finding, check=str)]),
+    "export": (Weights, list[Exported]),
+    "hosts": _of("Hosts", hosts=list[Host], file=str),
+    "hosts check": list[CheckedHost],
+    "note": _with(Notes, id=str),
     "notify": (_of("Notify", file=str, to=list[_with(To, url=None, command=None, token=None,
                                                      where=str)]),
                list[_of("Sent", name=str, kind=str, sent=bool, problem=_TEXT)]),
     "plan": (_PLAN, list[_of("Member", index=int, name=str, values=dict[str, str], seed=int,
                              plan=_PLAN)]),
-    "presets": (list[_of("Preset", name=str, path=str, shipped=bool | None, mode=_TEXT,
-                         problem=_TEXT, description=str, changes=list[_of(
-                             "Change", key=str, shipped=_TEXT, own=_TEXT)] | None)], RunSpec),
-    "queue": (list[Waiting],),
+    "presets": (list[Preset], RunSpec),
+    "queue": list[Waiting],
     "run": (_of("Started", id=str, path=str), _of("Submitted", id=str, runs=list[str]),
-            _of("Run", kind=Literal["run"], id=str, path=str, name=str, chosen=_TEXT,
-                warnings=list[str]),
-            _of("Now", kind=Literal["state"], state=str), _with(State, kind=Literal["ended"]),
+            Begun, _of("Now", kind=Literal["state"], state=str),
+            _with(State, kind=Literal["ended"]),
             *(_with(cls, total=False, values=None, kind=Required[Literal[kind]],
                     rank=Required[int]) for kind, cls in KINDS.items())),
-    "runs": (list[_with(State, Listed)],),
-    "settings": (_of("Settings", path=str, keys=dict[str, str], settings=list[_with(
-        Setting, kind=None, env=None, value=Any, source=str)]),),
-    "show": (_of("Shown", state=State, path=str, progress=Progress, notes=Notes, hang=Hang | None,
-                 ranks=list[_with(RankView, step_times=None, spans=None)], plan=_TOLD,
-                 slurm=NotRequired[Job],
-                 diagnosis=_of("Diagnosis", verdicts=list[Verdict], ranks=list[_RANK])),),
-    "sweep": (list[Sweep],),
-    "sweep show": (_of("Table", id=str, name=str, begun=float, members=int, by=str,
-                       points=list[_with(Point, members=None, counts=dict[str, int],
-                                         runs=list[str])],
-                       runs=list[_with(One, extents=None, why=None, best=_NUMBER, last=_NUMBER,
-                                       cause=_TEXT)]),),
-    "trace": (list[_of("Traced", rank=int, path=_TEXT, problem=_TEXT)],)}
-"""The types of each command; of `run` and `resume`, those of a line."""
+    "runs": list[_with(State, Listed)],
+    "settings": _of("Settings", path=str, keys=dict[str, str], settings=list[_with(
+        Setting, kind=None, env=None, value=Any, source=str)]),
+    "show": _of("Shown", state=State, path=str, progress=Progress, notes=Notes, hang=Hang | None,
+                ranks=list[_with(RankView, step_times=None, spans=None)], plan=dict[str, Any],
+                slurm=NotRequired[Job], diagnosis=_of(
+                    "Diagnosis", verdicts=list[Verdict], ranks=list[_of(
+                        "RankTimes", rank=int, last=_SPENT, run=_SPENT)])),
+    "sweep": list[Sweep],
+    "sweep show": _of("Table", id=str, name=str, begun=float, members=int, by=str,
+                      points=list[_with(Point, members=None, counts=dict[str, int],
+                                        runs=list[str])],
+                      runs=list[_with(One, extents=None, why=None, best=_NUMBER, last=_NUMBER,
+                                      cause=_TEXT)]),
+    "trace": list[_of("Traced", rank=int, path=_TEXT, problem=_TEXT)]}
+"""The type of what each command prints, or a tuple of several; of `run` and `resume`, of a
+line."""
 
 
 def schema(name: str) -> object:
     """The schema of what the command `name` prints, "preset": of presets; "list": the names.
     Raises UserError."""
-    if name in ("list", "preset"):
-        return ["preset", *OUTPUTS] if name == "list" else json_schema.preset()
+    if name == "preset":
+        return json_schema.preset()
+    if name == "list":
+        return ["preset", *OUTPUTS]
     if name not in OUTPUTS:
         raise UserError(f"--schema {name}: {meant(name, OUTPUTS)}")
-    any_of, known = msgspec.json.schema_components(OUTPUTS[name], ref_template="#/$defs/{name}")
+    types = OUTPUTS[name]
+    any_of, known = msgspec.json.schema_components(
+        types if isinstance(types, tuple) else [types], ref_template="#/$defs/{name}")
     # A number that is not finite is a text: `events.writer.json_safe`.
     return {"title": f"gpu-engine {name} --json", "anyOf": list(any_of), "$defs": json.loads(
         json.dumps(known).replace('"type": "number"', '"type": ["number", "string"]'))}

@@ -29,9 +29,8 @@ def of_run(run: Run) -> Snapshot:
     if name is None:
         raise UserError(f"no code of run {run.id} is kept: it was started outside of a git "
                         "repository, by Slurm, or with a task that is installed")
-    with telling(f"the code of run {run.id}"):
-        if (found := store.load(name)) is not None:
-            return found
+    if (found := store.load(name)) is not None:
+        return found
     raise UserError(f"the code of run {run.id} is not kept any more: after a day only that of runs "
                     "is that gpu-engine note --keep was said of")
 
@@ -52,14 +51,13 @@ def between(before: Snapshot, after: Snapshot) -> tuple[bytes, list[str]]:
             for s in (before, after))
     room, chosen, left = _MOST, list[bytes](), list[str]()
     for path in sorted(p for p in {*a, *b} if a.get(p) != b.get(p)):
-        size = sum(side[path][0].size for side in (a, b) if path in side)
-        if any(b"\0" in side[path][1] for side in (a, b) if path in side):
-            left.append(f"{os.fsdecode(path)} differs, and is no text")
-        elif size > room:
-            left.append(f"{os.fsdecode(path)} differs, and is too large: {units.size(size)}")
-        else:
-            room -= size
+        data = b"".join(side[path][1] for side in (a, b) if path in side)
+        if b"\0" not in data and len(data) <= room:
+            room -= len(data)
             chosen.append(path)
+        else:
+            why = "no text" if b"\0" in data else f"too large: {units.size(len(data))}"
+            left.append(f"{os.fsdecode(path)} differs, and is {why}")
     with telling("the code can't be compared"), tempfile.TemporaryDirectory() as folder:
         for name, side in (("a", a), ("b", b)):
             files = [side[path] for path in chosen if path in side]

@@ -8,7 +8,7 @@ import msgspec
 
 from gpu_engine.spec.catalog import key_docs
 from gpu_engine.spec.presets import LONGEST_DESCRIPTION
-from gpu_engine.spec.schema import ONE_OF, SECTIONS, RunSpec, keys
+from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 
 _TIME = {"type": "string", "pattern": r"^(\s*[\d.]+\s*(s|min|m|h|d|$))+\s*$"}
 """What `values.seconds` understands."""
@@ -28,10 +28,6 @@ def preset() -> dict[str, Any]:
         node |= {name: value for name, value in about.items() if value is not None}
         if kind.bounds.time:
             node["anyOf"].append(_TIME)
-    for left, right in ONE_OF:
-        section, _, key = left.partition(".")
-        both = {"required": [key, right.rpartition(".")[2]]}
-        tables[section].setdefault("allOf", []).append({"not": both})
     top = tables.pop("")
     top["properties"] |= tables | {"description": {
         "type": "string", "maxLength": LONGEST_DESCRIPTION, "description": "What it is for."}}
