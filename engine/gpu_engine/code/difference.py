@@ -16,7 +16,6 @@ from gpu_engine.runs.folder import Run
 
 _MOST = 1 << 20
 """Bytes of all files that are compared line by line, before and after."""
-_TIMEOUT = 60.0
 _DIFF = ("--git-dir=/dev/null", "diff", "--no-index", "--no-prefix", "--no-color", "--no-ext-diff",
          "--no-textconv", "--no-renames", "--text", "a", "b")
 """By no configuration and no attributes of a folder."""
@@ -62,7 +61,7 @@ def between(before: Snapshot, after: Snapshot) -> tuple[bytes, list[str]]:
         for name, side in (("a", a), ("b", b)):
             files = [side[path] for path in chosen if path in side]
             store.fill(Path(folder, name), [e for e, _ in files], [data for _, data in files])
-        done = ask_git(folder, *_DIFF, timeout=_TIMEOUT)
+        done = ask_git(folder, *_DIFF, timeout=60.0)
     if done.returncode > 1:
         raise UserError(f"git does not compare: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout, left
