@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -76,7 +76,8 @@ class Checkup:
         welcome = there and msgspec.to_builtins(there.welcome)
         if welcome is not None:
             del welcome["kind"], welcome["code"]
-        return {"host": self.host, "opened": there and there.opened, "clock": there and there.skew,
+        return {"host": asdict(self.host), "opened": there and there.opened,
+                "clock": there and there.skew,
                 "inventory": welcome and welcome.pop("inventory"), "welcome": welcome,
                 "problems": self.problems, "ok": self.ok}
 
