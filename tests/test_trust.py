@@ -79,6 +79,7 @@ WRITING = {
         devices/leases.py: open in make, open in alone""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
+        cli/hold.py: open in _keep
         remote/reach/setup.py: ZipFile in script
         remote/there/main.py: open in serve"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
