@@ -64,6 +64,7 @@ WRITING = {
         gpu_panel/theme.py: write_json in write""",
     "the person's private home, under a name of our making": """
         code/store.py: write_bytes in save
+        devices/use_log.py: open in _append
         queue/serve.py: open in _start_sweep
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter

@@ -29,7 +29,8 @@ _COMMANDS = {
     "page": "report:page", "presets": "choices:presets", "describe": "choices:describe",
     "hosts": "hosts:command", "slurm": "slurm:command", "notify": "notify:command",
     "doctor": "machine:doctor", "settings": "choices:settings", "completion": "machine:completion",
-    "agent": "agent:command", "hold": "hold:hold", "release": "hold:release"}
+    "agent": "agent:command", "hold": "hold:hold", "release": "hold:release",
+    "usage": "usage:command"}
 """Each command's file here, and its function in it."""
 
 

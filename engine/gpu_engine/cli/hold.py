@@ -48,7 +48,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     gpu-engine hold --devices 0 -- jupyter lab
     """
     from gpu_engine.common import values
-    from gpu_engine.devices import leases
+    from gpu_engine.devices import leases, use_log
     from gpu_engine.devices.backends import registry
 
     seconds = values.seconds(span) if span is not None else None
@@ -60,6 +60,8 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     hold = leases.Hold(leases.new_name(), why or clean(" ".join(command), 60),
                        time.time() + seconds if seconds else None)
     lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold)
+    use_log.hold_began(hold, devices)
+    lease.callback(use_log.hold_ended, hold.name)
     names = ", ".join(d.label for d in devices)
     end = _now() + seconds if seconds else None
     file = paths.leases_folder() / hold.name
@@ -81,7 +83,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
 def release(devices: tuple[str, ...]) -> None:
     """End your hold of these DEVICES (as in "GPU 0", or 0); without any, the only one there is. A
     command that was started with it goes on."""
-    from gpu_engine.devices import leases
+    from gpu_engine.devices import leases, use_log
 
     folder = paths.leases_folder()
     holds = leases.holds(folder)
@@ -94,6 +96,7 @@ def release(devices: tuple[str, ...]) -> None:
                                                ""))
     for file, labels in found:
         leases.let_go(folder, file.path.name)
+        use_log.hold_ended(file.path.name)
         echo(f"{', '.join(map(clean, labels))} released")
 
 

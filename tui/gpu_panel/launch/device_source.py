@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.sampler import Sampler
+    from gpu_engine.devices.use_log import Others
     from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 
 READINGS = 3
@@ -147,6 +148,7 @@ class DeviceSource:
         self.freedom: Mapping[str, Availability] | None = None
         """Device id → whether it is free, from the last `judge`; None before the first."""
         self.holders: Mapping[str, Holder] = MappingProxyType({})
+        self._others: Others | None = None
         """Lease key → the run that holds the device, from the last `judge`."""
         self.gpus_aside = 0
         """The number of GPUs that are not offered because the CPU slots are offered instead."""
@@ -257,9 +259,13 @@ class DeviceSource:
     async def judge(self) -> Mapping[str, Availability]:
         """Judge which devices are free, from the last snapshots and the present leases. Sets
         `freedom` and `holders`. Raises OSError if the leases can't be read."""
-        from gpu_engine.devices import availability, leases
+        from gpu_engine.devices import availability, leases, use_log
+
+        others = self._others = self._others or use_log.Others()
 
         def judged() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
+            if recent:
+                others.note(recent[-1])
             held = leases.holders(paths.leases_folder())
             return availability.judge_all(recent, held) if recent else {}, held
 
