@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from gpu_engine.cli import outputs
+from gpu_engine.cli import cli, outputs
 from gpu_engine.common import paths
 from gpu_engine.events.schema import KINDS
 from gpu_engine.runs import folder
@@ -46,6 +48,18 @@ def check(name: str, text: str) -> Any:
         answer)]
     assert not wrong, (name, wrong, text[:2000])
     return answer
+
+
+def with_json(command: click.Command, name: str = "") -> Iterator[str]:
+    """Every command that has the option."""
+    if any("--json" in option.opts for option in command.params):
+        yield name
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from with_json(found, f"{name} {inner}".strip())
 
 
 def followed(*words: str) -> list[str]:
@@ -93,6 +107,7 @@ def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: P
             "presets": ["presets", "presets single"], "trace": [f"trace {live} --wait 1"],
             "plan": ["plan default --devices cpu:0", "plan default --grid train.lr=1,2 -n 1"],
             "export": [f"export {one} out.pt", f"export {one} {two} --to csv"],
+            "usage": ["usage --by user", "usage --by device"],
             "check": ["check default --devices cpu:1"]}
         for name, commands in asked.items():
             for command in commands:
@@ -103,7 +118,8 @@ def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: P
         for run in folder.all_runs():
             if run.state().live:
                 called("stop", run.id, "--now")
-    assert set(asked) | {"run"} == set(outputs.OUTPUTS)
+    assert set(asked) | {"run"} == set(outputs.OUTPUTS) \
+        == {name for name in with_json(cli) if name != "resume"}
     assert json.loads(called("settings", "--schema", "list").stdout) == [
         "preset", *outputs.OUTPUTS]
     out = called("settings", "--schema", "rnus")

@@ -25,6 +25,7 @@ from gpu_engine.export.exporter import Exported
 from gpu_engine.notify.config import To
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.report.usage import Sum
 from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.job import Job
 from gpu_engine.runs.notes import Notes
@@ -192,7 +193,10 @@ OUTPUTS = {
                                         runs=list[str])],
                       runs=list[_with(One, extents=None, why=None, best=_NUMBER, last=_NUMBER,
                                       cause=_TEXT)]),
-    "trace": list[_of("Traced", rank=int, path=_TEXT, problem=_TEXT)]}
+    "trace": list[_of("Traced", rank=int, path=_TEXT, problem=_TEXT)],
+    "usage": _of("Usage", since=float, until=float, rows=list[_with(
+        Sum, name=None, device_seconds=float, user=NotRequired[str], run=NotRequired[str],
+        device=NotRequired[str])])}
 """The type of what each command prints, or a tuple of several; of `run` and `resume`, of a
 line."""
 
