@@ -13,6 +13,8 @@ import json
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -37,6 +39,11 @@ def table(rows: Iterable[Sequence[str] | str]) -> list[str]:
     widths = [max(map(len, column)) for column in columns]
     return [row if isinstance(row, str) else
             "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def fields(record: Any, *without: str, **more: object) -> dict[str, object]:
+    """A record as --json prints it: all its fields but for some, and `more`."""
+    return {name: value for name, value in asdict(record).items() if name not in without} | more
 
 
 def in_json(value: object) -> str:

@@ -6,18 +6,19 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import agreed, echo, in_json, table
+from gpu_engine.cli.output import agreed, echo, fields, for_scripts, in_json, table
 from gpu_engine.common import paths, units, values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError, meant
 
 if TYPE_CHECKING:
+    from gpu_engine.cli.outputs import Listed
     from gpu_engine.remote.run.removal import Outcome
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.summary import Digest
@@ -28,7 +29,7 @@ _YES = "Remove without asking. Scripts need it."
 
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many runs to list (20, or runs.listed of settings.toml).")
 @click.option("--filter", "-f", "wanted", default="", metavar="WORDS",
@@ -70,9 +71,11 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         value = parse_best(best, "--best")
     except SpecError as err:
         raise UserError(str(err)) from None
+    if (long := values.seconds(span or "0")) is None:
+        raise UserError(f"--since {span}: no length of time; give 12h, 90m or 2d")
     order = order or ("best" if best else "created")
     rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now, best),
-                                    _since(span, now))
+                                    now - long if span else 0.0)
     if value and rows and not any(listing.best_evaluation(*row) for row in rows):
         there = dict.fromkeys(name for _, figures in rows for name in figures.values)
         echo(f"none of these runs has recorded {value[0]!r}; {meant(value[0], there)}", err=True)
@@ -91,15 +94,6 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
              "-n shows more", err=True)
 
 
-def _since(span: str | None, now: float) -> float:
-    """The Unix seconds from which runs are listed. Raises UserError."""
-    if span is None:
-        return 0.0
-    if (long := values.seconds(span)) is None:
-        raise UserError(f"--since {span}: no length of time; give 12h, 90m or 2d")
-    return now - long
-
-
 def _go_on_with_the_queue() -> None:
     from gpu_engine.runs import waiting
 
@@ -115,12 +109,12 @@ def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
     from gpu_engine.runs import job
 
     best = listing.best_evaluation(one, figures)
-    return one.state.to_dict() | {
-        "path": str(one.run.path), "notes": asdict(one.notes), "task": one.task, "mode": one.mode,
+    told: Listed = {
+        "path": str(one.run.path), "notes": one.notes, "task": one.task, "mode": one.mode,
         "seconds": one.state.took(now), "steps": figures.steps,
         "loss": listing.last_loss(figures),
-        "best": None if best is None else {"name": best[0], "value": best[1]},
-        } | job.to_dict(one.run.path)
+        "best": best and {"name": best[0], "value": best[1]}}
+    return one.state.to_dict() | told | job.to_dict(one.run.path)
 
 
 def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bool = False
@@ -210,7 +204,7 @@ def prune(keep: int, yes: bool) -> None:
               help="Say that its result is worth keeping; so is its code, then.")
 @click.option("--discard", "verdict", flag_value="discard", help="Say that it is not.")
 @click.option("--undecided", "verdict", flag_value="", help="Take back what was said of it.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
             removed: tuple[str, ...], verdict: Literal["keep", "discard", ""] | None,
             as_json: bool) -> None:
@@ -234,7 +228,7 @@ def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
         notes.require_readable(path)
         found = notes.read(path)
     if as_json:
-        echo(in_json({"id": path.name, **asdict(found)}))
+        echo(in_json(fields(found, id=path.name)))
         return
     for line in notes.lines(found) or ["nothing is written on it"]:
         echo(clean(line))

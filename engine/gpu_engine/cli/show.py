@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -50,11 +50,11 @@ def show(run: str, as_json: bool) -> None:
         hang = replace(hang, text=unheard, where=())
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
-        echo(in_json({"state": state.to_dict(), "path": str(found.path),
-                      "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
-                      "notes": asdict(notes.read(found.path)),
+        echo(in_json({"state": state, "path": str(found.path),
+                      "progress": p, "ranks": ranks, **job.to_dict(found.path),
+                      "notes": notes.read(found.path),
                       "diagnosis": verdicts.to_dict(list(follower.ranks.values()), devices),
-                      "hang": None if hang is None else asdict(hang),
+                      "hang": hang,
                       "plan": plan.for_people().to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
@@ -158,7 +158,7 @@ def compare(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     parts = comparison.parts(read)
     settings = parts[1][1]
     if as_json:
-        echo(in_json({"runs": [asdict(run) for run in read],
+        echo(in_json({"runs": read,
                       "differences": {row.name: list(row.values) for row in settings}}))
         return
     if markdown:

@@ -16,7 +16,6 @@ from gpu_engine.runs.folder import Run
 
 _MOST = 1 << 20
 """Bytes of all files that are compared line by line, before and after."""
-_TIMEOUT = 60.0
 _DIFF = ("--git-dir=/dev/null", "diff", "--no-index", "--no-prefix", "--no-color", "--no-ext-diff",
          "--no-textconv", "--no-renames", "--text", "a", "b")
 """By no configuration and no attributes of a folder."""
@@ -29,9 +28,8 @@ def of_run(run: Run) -> Snapshot:
     if name is None:
         raise UserError(f"no code of run {run.id} is kept: it was started outside of a git "
                         "repository, by Slurm, or with a task that is installed")
-    with telling(f"the code of run {run.id}"):
-        if (found := store.load(name)) is not None:
-            return found
+    if (found := store.load(name)) is not None:
+        return found
     raise UserError(f"the code of run {run.id} is not kept any more: after a day only that of runs "
                     "is that gpu-engine note --keep was said of")
 
@@ -52,19 +50,18 @@ def between(before: Snapshot, after: Snapshot) -> tuple[bytes, list[str]]:
             for s in (before, after))
     room, chosen, left = _MOST, list[bytes](), list[str]()
     for path in sorted(p for p in {*a, *b} if a.get(p) != b.get(p)):
-        size = sum(side[path][0].size for side in (a, b) if path in side)
-        if any(b"\0" in side[path][1] for side in (a, b) if path in side):
-            left.append(f"{os.fsdecode(path)} differs, and is no text")
-        elif size > room:
-            left.append(f"{os.fsdecode(path)} differs, and is too large: {units.size(size)}")
-        else:
-            room -= size
+        data = b"".join(side[path][1] for side in (a, b) if path in side)
+        if b"\0" not in data and len(data) <= room:
+            room -= len(data)
             chosen.append(path)
+        else:
+            why = "no text" if b"\0" in data else f"too large: {units.size(len(data))}"
+            left.append(f"{os.fsdecode(path)} differs, and is {why}")
     with telling("the code can't be compared"), tempfile.TemporaryDirectory() as folder:
         for name, side in (("a", a), ("b", b)):
             files = [side[path] for path in chosen if path in side]
             store.fill(Path(folder, name), [e for e, _ in files], [data for _, data in files])
-        done = ask_git(folder, *_DIFF, timeout=_TIMEOUT)
+        done = ask_git(folder, *_DIFF, timeout=60.0)
     if done.returncode > 1:
         raise UserError(f"git does not compare: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout, left

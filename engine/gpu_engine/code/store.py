@@ -97,12 +97,13 @@ def place_of(name: str) -> tuple[Path, bool]:
 
 
 def load(name: str) -> Snapshot | None:
-    """The code of this name; None if it is not there any more. Raises UserError, OSError."""
+    """The code of this name; None if it is not there any more. Raises UserError."""
     place, there = place_of(name)
     if not there:
         return None
-    entries = listing.unpacked(_list_of(place).read_bytes())
-    return Snapshot(str(place), entries, tuple(_read(place, e) for e in entries))
+    with telling(f"the code in {place}"):
+        entries = listing.unpacked(_list_of(place).read_bytes())
+        return Snapshot(str(place), entries, tuple(_read(place, e) for e in entries))
 
 
 def _unchanged(place: Path) -> bool:

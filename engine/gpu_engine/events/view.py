@@ -236,6 +236,7 @@ def _step_time(run: RunView, rank: RankView, event: schema.StepTime) -> None:
 def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
     rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
     rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
+    rank.rss_peak = event.rss_peak
     rank.gpu_total, rank.gpu_retries = list(event.gpu_total), list(event.gpu_retries)
 
 

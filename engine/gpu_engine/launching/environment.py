@@ -8,14 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.code import store, submitted
-from gpu_engine.code.submitted import Kept
+from gpu_engine.code.submitted import Kept, keep
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import git, version
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import torch_build
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs.environment import Environment, read, write
+from gpu_engine.runs.environment import Environment, write
 from gpu_engine.runs.folder import Run
 
 _TIMEOUT = 2.0
@@ -27,14 +26,12 @@ def note(run: Run, plan: LaunchPlan, inventory: Inventory, kept: Kept | None = N
     `kept` already. Nothing depends on it, so a full disk or a folder that has been deleted is no
     error."""
     folder = Path(run.cwd())
-    with suppress(OSError, UserError):
+    with suppress(OSError):
         found = describe(plan, inventory, folder)
-        if kept is None and store.root() in folder.parents:  # a resume of what waited too long
-            before = read(run.path)
-            kept = Kept(before.code, before.root)
         with suppress(UserError):
-            kept = kept or submitted.keep(plan.spec, folder, _TIMEOUT)
-        write(run.path, found if kept is None else replace(found, code=kept.name, root=kept.root))
+            kept = kept or keep(plan.spec, folder, _TIMEOUT)
+            found = replace(found, code=kept.name, root=kept.root)
+        write(run.path, found)
 
 
 def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:

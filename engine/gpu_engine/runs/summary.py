@@ -59,7 +59,7 @@ class Digest:
             "id": (self.run.id,), "name": (self.name,), "preset": (self.state.name,),
             "task": (self.task,), "mode": (self.mode,), "state": (self.state.state,),
             "tag": self.notes.tags, "note": (self.notes.note,),
-            "verdict": (self.notes.verdict,) if self.notes.verdict else ()}, self.settings)
+            "verdict": (self.notes.verdict or "",)}, self.settings)
 
 
 def read(run: Run, before: Digest | None = None) -> Digest:
