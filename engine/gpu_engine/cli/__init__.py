@@ -23,13 +23,15 @@ from gpu_engine.common.errors import Problem, UserError, meant
 
 _COMMANDS = {
     "run": "run:run", "plan": "run:plan", "devices": "machine:devices", "check": "check:command",
-    "runs": "runs:command", "show": "show:show", "note": "runs:note", "compare": "show:compare",
+    "runs": "runs:command", "show": "show:show", "curve": "show:curve", "note": "runs:note",
+    "compare": "show:compare",
     "logs": "ranks:logs", "stacks": "ranks:stacks", "trace": "ranks:trace", "stop": "ranks:stop",
     "queue": "queue:command", "sweep": "sweep:command", "resume": "run:resume",
     "export": "export:command", "report": "report:command", "page": "report:page",
     "presets": "choices:presets", "describe": "choices:describe", "hosts": "hosts:command",
     "slurm": "slurm:command", "notify": "notify:command", "doctor": "machine:doctor",
-    "settings": "choices:settings", "completion": "machine:completion", "agent": "agent:command"}
+    "settings": "choices:settings", "completion": "machine:completion", "agent": "agent:command",
+    "mcp": "mcp:command", "skill": "mcp:skill"}
 """Each command's file here, and its function in it."""
 
 
@@ -98,7 +100,7 @@ def _print_errors(err: Exception) -> None:
         output.echo(output.in_json(errors(err)))
 
 
-def errors(err: Exception) -> dict[str, object]:
+def errors(err: Exception) -> dict[str, list[dict[str, object]]]:
     """An error as a program gets it: {"errors": [{what, value, why, remedy}]}. What and value are
     None where no single thing is to blame."""
     if isinstance(err, UserError):

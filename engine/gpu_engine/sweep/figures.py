@@ -107,6 +107,11 @@ class Track:
         logged = found.pop(_LOGGED_LOSS, None)
         return found if logged is None else {LOSS: logged} | found
 
+    def curve(self, name: str) -> Mapping[int, float]:
+        """Step → value, of a name in `extents`."""
+        there = any(at.values.get(name) for at in self._present)
+        return self._values(name if there else _LOGGED_LOSS)
+
     def _values(self, name: str) -> Mapping[int, float]:
         found = [at.values[name] for at in self._present if at.values.get(name)]
         if name != LOSS or len(found) == 1:
@@ -167,13 +172,20 @@ class Figures:
 
 def of(run: Path) -> Figures:
     """The figures of the run in this folder."""
+    track, exact = track_of(run)
+    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact)
+
+
+def track_of(run: Path) -> tuple[Track, bool]:
+    """All values of the run in this folder; and whether all events were read, or only parts of the
+    first rank's, as there are so many."""
     ranks = ranks_with_files(run)[:_MOST_RANKS]
     exact = all(size_of(events_path(run, rank)) <= _PARTS * _PIECE + _END for rank in ranks)
     track = Track()
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
             track.fold(rank, event)
-    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact)
+    return track, exact
 
 
 class FiguresOf:
