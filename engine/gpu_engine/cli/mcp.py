@@ -318,7 +318,7 @@ def answer(summary: str, found: Mapping[str, object], most: int = LONGEST) -> st
     """One JSON object, of at most so many bytes: the summary first, and "cut" with what was left
     out."""
     cut: list[str] = []
-    whole = json_safe({"summary": summary[:1000], **found})
+    whole = json_safe({"summary": summary[:500], **found})
     text = json.dumps(fit(whole, most, "", cut))
     if cut:
         fitted = fit(whole, most - 1000, "", cut := [])
@@ -343,13 +343,14 @@ def fit(value: object, room: int, path: str, cut: list[str]) -> object:
         return kept
     if isinstance(value, list):
         last = path == "lines"
-        items = _first(value[::-1] if last else value, room)
+        items = _first(value[::-1], room)[::-1] if last else _first(value, room)
         cut.append(f"{path}: the {'last' if last else 'first'} {max(len(items), 1):,} of "
                    f"{len(value):,}")
-        return items[::-1] if items else [fit(value[0], room - 2, path, cut)]
+        return items or [fit(value[0], room - 2, path, cut)]
     if not isinstance(value, dict):
         return None
-    left, sizes = room - 2, sorted(_size(v) + _size(k) + 4 for k, v in value.items())
+    left = room - 2 - sum(_size(k) + 4 for k in value)
+    sizes = sorted(map(_size, value.values()))
     while sizes and sizes[0] * len(sizes) <= left:
         left -= sizes.pop(0)
     each = left // max(len(sizes), 1)
@@ -357,8 +358,7 @@ def fit(value: object, room: int, path: str, cut: list[str]) -> object:
         items = _first([list(pair) for pair in value.items()], room)
         cut.append(f"{path}: the first {len(items):,} of {len(value):,} names")
         return dict(items)
-    return {k: fit(v, max(each, _LEAST) - _size(k) - 4, f"{path}.{k}".lstrip("."), cut)
-            for k, v in value.items()}
+    return {k: fit(v, each, f"{path}.{k}".lstrip("."), cut) for k, v in value.items()}
 
 
 def _first(items: list, room: int) -> list:
