@@ -48,7 +48,8 @@ WRITING = {
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",
     "a new file, under a name of our making, in a folder that was made just now or of no name": """
-        code/store.py: open in _fill, symlink_to in _fill
+        code/difference.py: TemporaryDirectory in between
+        code/store.py: open in fill, symlink_to in fill
         code/submitted.py: symlink_to in _link_ignored
         export/targets.py: mkstemp in replacing
         training/checkpoint.py: open in write
@@ -63,6 +64,7 @@ WRITING = {
         gpu_panel/theme.py: write_json in write""",
     "the person's private home, under a name of our making": """
         code/store.py: write_bytes in save
+        devices/use_log.py: open in _append
         queue/serve.py: open in _start_sweep
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
@@ -78,6 +80,7 @@ WRITING = {
         devices/leases.py: open in make, open in alone""",
     "no file of anybody: memory, or /dev/null": """
         cli/__init__.py: open in mistakes_shown
+        cli/hold.py: open in _keep
         remote/reach/setup.py: ZipFile in script
         remote/there/main.py: open in serve"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of

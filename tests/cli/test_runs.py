@@ -91,6 +91,24 @@ def test_they_stand_in_the_order_asked_for(three, words, order):
     assert listed(*words) == [three[name] for name in order]
 
 
+def test_the_best_by_a_value_that_is_named_and_only_of_late(three):
+    printed = line("metric", {"step": 2, "bpb": 0.9}) + line("metric", {"step": 3, "bpb": 1.1})
+    for name in ("bad", "none"):
+        with runs.find(three[name]).events(0).open("ab") as file:
+            file.write(printed if name == "bad" else printed.replace(b"0.9", b"0.8"))
+    assert listed("--best", "min:bpb") == [three["none"], three["bad"], three["good"]]
+    assert listed("--best", "max:accuracy", "-n", "2") == [three["good"], three["bad"]]
+    assert listed("--best", "bpb", "--sort", "loss")[0] == three["good"]
+    told = json.loads(called("runs", "--best", "bpb", "--json", "--since", "25s").stdout)
+    assert [(one["id"], one["best"]) for one in told] == [
+        (three["none"], {"name": "bpb", "value": 0.8}), (three["good"], None)]
+    assert "'bpd'; did you mean bpb?" in called("runs", "--best", "bpd").stderr
+    for words, says in ((("--best", "mix:bpb"), "expected the name of a value, min:name"),
+                        (("--since", "soon"), "--since soon: no length of time")):
+        out = called("runs", *words)
+        assert (out.returncode, says in out.stderr) == (2, True)
+
+
 def test_a_loss_that_is_no_number_comes_last(three):
     bad = run(5, 1.0, float("nan"))
     assert listed("--sort", "loss")[-2:] == [bad, three["none"]]

@@ -41,6 +41,7 @@ UNTYPED = {
     r"gpu-engine (notify --test|.*notify --say)": "sends to an address on the network",
     r"gpu-engine resume RUN .*skip_steps": "tests/e2e/test_skip_steps.py",
     r"gpu-engine trace": "needs a run that trains: tests/diagnose",
+    r"gpu-engine code": "needs a run of a repository: tests/launching/test_code.py",
     r"gpu-engine sweep (stop |retry )?s72d4": "needs that sweep: tests/sweep",
 }
 OURS = re.compile(r"(gpu-engine|gpu-panel|make|uv|pip|pipx|sudo|source <|srun|python -|\.venv)")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine import __version__
+from gpu_engine.code import snapshot
 from gpu_engine.launching.environment import git_state
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import environment
@@ -54,7 +55,8 @@ def test_a_launch_keeps_it(home: Path, project: Path, monkeypatch: pytest.Monkey
                             "devices": {"ids": ["cpu:1"]}}), inventory=slots(2))
     assert environment.read(run.path) == Environment(
         __version__, sys.executable, torch_version(), None, socket.gethostname(), "1 × CPU slot",
-        str(project), git(project, "rev-parse", "HEAD").strip(), 1)
+        str(project), git(project, "rev-parse", "HEAD").strip(), 1,
+        snapshot.take(project).name, str(project))
     wait_for(lambda: not run.state().live)
 
 

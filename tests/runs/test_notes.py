@@ -21,12 +21,13 @@ def test_what_is_written_on_a_run_is_found_by_every_command():
     assert wrote.returncode == 0, wrote.stderr
     assert {path.name for path in run.path.iterdir()} == before | {"notes.json"}
     assert (run.path / "notes.json").stat().st_mode & 0o777 == 0o600
-    known = {"name": "best one", "tags": ["lr", "base"], "note": "diverges after 2k"}
+    known = {"name": "best one", "tags": ["lr", "base"], "note": "diverges after 2k",
+             "verdict": None}
     assert json.loads((run.path / "notes.json").read_text()) == known
     assert json.loads(called("note", run.id, "--json").stdout) == {
         "id": run.id, **known}
     assert [r["notes"] for r in json.loads(called("runs", "--json").stdout)] \
-        == [known, {"name": None, "tags": [], "note": ""}]
+        == [known, {"name": None, "tags": [], "note": "", "verdict": None}]
     _, first, second = called("runs").stdout.splitlines()
     assert "best one" in first
     assert "[lr, base]" in first
@@ -42,6 +43,22 @@ def test_what_is_written_on_a_run_is_found_by_every_command():
     called("note", run.id, "")
     assert notes.read(run.path) == Notes(None, ("base",))
     assert called("note", other.id).stdout == "nothing is written on it\n"
+
+
+def test_a_verdict_stands_until_another_or_none_is_given():
+    run, other = ended(), ended(age=5)
+    called("note", run.id, "the best so far", "--keep")
+    called("note", other.id, "--discard")
+    called("note", run.id, "--tag", "lr")
+    assert notes.read(run.path) == Notes(None, ("lr",), "the best so far", "keep")
+    kept, bad = called("runs").stdout.splitlines()[1:]
+    assert ("keep" in kept, "discard" in bad) == (True, True)
+    assert [line.split()[0] for line in called("runs", "-f", "-verdict:discard").stdout.splitlines()
+            ] == ["id", run.id]
+    assert "verdict: keep" in called("note", run.id, "--undecided", "--keep").stdout
+    called("note", run.id, "--undecided")
+    assert notes.read(run.path).verdict is None
+    assert "verdict" not in called("runs", "-f", "tag:lr").stdout
 
 
 @pytest.mark.parametrize(("words", "says"), [

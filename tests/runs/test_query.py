@@ -8,7 +8,7 @@ from gpu_engine.runs.query import Asked, parse
 
 RUN = Asked({"id": ("3f2a",), "name": ("Best One",), "preset": ("digits-ddp",),
              "task": ("gpu_engine.tasks.digits:Digits",), "mode": ("ddp",), "state": ("failed",),
-             "tag": ("lr", "base-2"), "note": ("diverges after 2k",)},
+             "tag": ("lr", "base-2"), "note": ("diverges after 2k",), "verdict": ("keep",)},
             {"train.lr": "0.1", "task.params.Width": "Wide", "run.env.OMP_NUM_THREADS": "1",
              "task.params.n-2": "two words"})
 
@@ -25,7 +25,7 @@ RUN = Asked({"id": ("3f2a",), "name": ("Best One",), "preset": ("digits-ddp",),
     ("batch.size=8", False), ("task.params.Width=wide", True),
     ("run.env.OMP_NUM_THREADS=1", True), ("run.env.OMP_NUM_THREADS=2", False),
     ("run.env.omp_num_threads=1", False), ('task.params.n-2="two words"', True),
-    ("task.params.n-2=two", False)])
+    ("task.params.n-2=two", False), ("verdict:keep", True), ("-verdict:disc", True)])
 def test_words_that_a_run_matches(text, found):
     assert parse(text).matches(RUN) is found
 

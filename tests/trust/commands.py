@@ -43,6 +43,8 @@ def look(watch: Watch, path: Path, case: str, *, few: bool = False, every: int =
              ("report", "-o", str(out / "r.html"), "--", run),
              ("report", "-o", str(out / "two.html"), "--", run, good),
              ("page", "-o", str(out / "p.html")),
+             ("code", "--", run), ("code", "--to", run, "--", good),
+             ("runs", "--best", "max:loss", "--since", "9d"),
              ("export", "--to", "csv", "-o", str(out / "r.csv"), "--", run),
              ("note", "--", run), ("queue",), ("sweep",), ("sweep", "show", "last"),
              ("sweep", "show", "s1", "--by", "eval:loss"),

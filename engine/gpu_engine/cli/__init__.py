@@ -24,14 +24,15 @@ from gpu_engine.common.errors import Problem, UserError, meant
 _COMMANDS = {
     "run": "run:run", "plan": "run:plan", "devices": "machine:devices", "check": "check:command",
     "runs": "runs:command", "show": "show:show", "curve": "show:curve", "note": "runs:note",
-    "compare": "show:compare",
-    "logs": "ranks:logs", "stacks": "ranks:stacks", "trace": "ranks:trace", "stop": "ranks:stop",
-    "queue": "queue:command", "sweep": "sweep:command", "resume": "run:resume",
-    "export": "export:command", "report": "report:command", "page": "report:page",
-    "presets": "choices:presets", "describe": "choices:describe", "hosts": "hosts:command",
-    "slurm": "slurm:command", "notify": "notify:command", "doctor": "machine:doctor",
-    "settings": "choices:settings", "completion": "machine:completion", "agent": "agent:command",
-    "mcp": "mcp:command", "skill": "mcp:skill"}
+    "compare": "show:compare", "code": "show:code", "logs": "ranks:logs", "stacks": "ranks:stacks",
+    "trace": "ranks:trace", "stop": "ranks:stop", "queue": "queue:command",
+    "sweep": "sweep:command", "resume": "run:resume", "export": "export:command",
+    "report": "report:command", "page": "report:page", "presets": "choices:presets",
+    "describe": "choices:describe", "hosts": "hosts:command", "slurm": "slurm:command",
+    "notify": "notify:command", "doctor": "machine:doctor", "settings": "choices:settings",
+    "completion": "machine:completion", "agent": "agent:command", "hold": "hold:hold",
+    "release": "hold:release", "usage": "usage:command", "mcp": "mcp:command",
+    "skill": "mcp:skill"}
 """Each command's file here, and its function in it."""
 
 

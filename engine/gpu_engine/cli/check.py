@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.files import read_inside
 from gpu_engine.runs.folder import EXIT_CODES, Run, State
 from gpu_engine.spec.schema import RunSpec
+
+if TYPE_CHECKING:
+    from gpu_engine.cli.outputs import Checked
 
 
 @click.command(cls=WithCommand)
@@ -64,8 +67,8 @@ class _Found:
                        "IOMMU is in the way (boot with iommu=pt)")
         return out
 
-    def to_dict(self) -> dict[str, object]:
-        return {"ok": self.state.state == "completed", "state": self.state.to_dict(),
+    def to_dict(self) -> Checked:
+        return {"ok": self.state.state == "completed", "state": self.state,
                 "ranks": self.of("device"), "reductions": self.of("reduce"),
                 "products": self.of("product"), "pairs": self.of("pair"),
                 "doubts": self.doubts(), "env": self.env}

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, for_scripts, in_json
+from gpu_engine.cli.output import echo, fields, for_scripts, in_json
 from gpu_engine.common import values
 
 if TYPE_CHECKING:
+    from gpu_engine.cli.outputs import Preset
     from gpu_engine.spec.catalog import TaskField
 
 
@@ -46,18 +47,21 @@ def _list(as_json: bool) -> None:
     from gpu_engine.spec import modes
     from gpu_engine.spec import presets as files
 
-    rows: list[dict[str, Any]] = []
+    rows: list[Preset] = []
     for found in files.all_presets():
-        row = {"shipped": None, "mode": None, "problem": None, "description": "", "changes": None}
+        row: Preset = {"name": "", "path": "", "shipped": None, "mode": None, "problem": None,
+                       "description": "", "changes": None}
         if isinstance(found, files.Preset):
             name, path, changes = found.name, found.path, files.changes(found)
-            row |= {"shipped": found.shipped, "mode": found.spec.parallel.mode,
-                    "description": files.about(found), "changes": changes and [
-                        {"key": c.key, "shipped": c.before, "own": c.after} for c in changes]}
+            row.update({
+                "shipped": found.shipped, "mode": found.spec.parallel.mode,
+                "description": files.about(found), "changes": None if changes is None else [
+                    {"key": c.key, "shipped": c.before, "own": c.after} for c in changes]})
         else:
             path, row["problem"] = found
             name = path.stem
-        rows.append({"name": name, "path": str(path)} | row)
+        row.update({"name": name, "path": str(path)})
+        rows.append(row)
         if as_json:
             continue
         what = modes.get(row["mode"]).label if row["mode"] else f"unreadable: {row['problem']}"
@@ -82,8 +86,8 @@ def describe(task: str | None, as_json: bool) -> None:
     from gpu_engine.spec import catalog
 
     infos = [catalog.describe(task)] if task else catalog.builtin()
-    found = [{"use": info.use, "name": info.name, "doc": info.doc, "file": str(info.file),
-              "fields": [_field(f) for f in info.fields]} for info in infos]
+    found: list[Any] = [fields(info, "whole", file=str(info.file),
+                               fields=[_field(f) for f in info.fields]) for info in infos]
     if as_json:
         echo(in_json(found[0] if task else found))
         return
@@ -107,12 +111,20 @@ def _field(f: TaskField) -> dict[str, Any]:
 @click.command()
 @click.option("--init", "begin", is_flag=True,
               help="Write settings.toml, with every default as a comment.")
+@click.option("--schema", "asked", metavar="[NAME]", is_flag=False, flag_value="preset",
+              help="Print the JSON schema of presets, for an editor; with NAME, of what that "
+                   "command prints with --json, as 'sweep show'. list: the names.")
 @for_scripts
-def settings(begin: bool, as_json: bool) -> None:
+def settings(begin: bool, asked: str | None, as_json: bool) -> None:
     """Show the settings in force, and where each comes from: the environment, settings.toml or the
     default. The environment outranks the file; the file outranks what the panel remembers."""
     from gpu_engine.settings import file, schema
 
+    if asked is not None:
+        from gpu_engine.cli import outputs
+
+        echo(in_json(outputs.schema(asked)))
+        return
     if begin:
         echo(f"{file.begin()}: take the # away from a line to change it")
         return
@@ -123,7 +135,7 @@ def settings(begin: bool, as_json: bool) -> None:
             for section, _, key in [setting.name.partition(".")]]
     if as_json:
         echo(in_json({"path": str(file.path()), "keys": dict(found.keys), "settings": [
-            {"name": s.name, "value": value, "source": where, "default": s.default, "help": s.help}
+            fields(s, "kind", "env", value=value, source=where)
             for s, value, where in rows]}))
         return
     lines = [(f"{setting.name:<20}", value, where) for setting, value, where in rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +100,7 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, project: str | N
         if not as_json:
             _print(done)
     if as_json:
-        echo(in_json([asdict(done) for done in exported]))
+        echo(in_json(exported))
 
 
 def _print(done: Exported) -> None:

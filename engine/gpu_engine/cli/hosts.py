@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import agreed, echo, in_json
+from gpu_engine.cli.output import agreed, echo, for_scripts, in_json
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the hosts of hosts.toml. What ssh knows by a name need not be among them."""
@@ -31,7 +31,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         return
     there = hosts.read()
     if as_json:
-        echo(in_json({"hosts": [asdict(h) for h in there.values()], "file": str(hosts.path())}))
+        echo(in_json({"hosts": list(there.values()), "file": str(hosts.path())}))
         return
     width = max((len(name) for name in there), default=0)
     for host in there.values():

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo, for_scripts, in_json, table
+from gpu_engine.cli.output import echo, fields, for_scripts, in_json, table
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Device
-
-_MACHINE = ("source", "driver", "cuda", "problem", "inherited_visible")
-"""Fields of the inventory that --json prints beside the devices."""
-
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, shares 0 to 1, null = "
@@ -33,12 +28,10 @@ def devices(as_json: bool) -> None:
     snapshot = snapshots[-1]
     states = availability.judge_all(snapshots, leases.holders(paths.leases_folder()))
     if as_json:
-        out: dict[str, object] = {"devices": [
-            asdict(s.device) | {k: v for k, v in asdict(s).items() if k != "device"}
-            | asdict(states[s.device.id]) for s in snapshot.samples]}
-        out |= {key: getattr(inventory, key) for key in _MACHINE}
-        out["host"] = asdict(snapshot.host)
-        echo(in_json(out))
+        found = [fields(s.device) | fields(s, "device") | fields(states[s.device.id])
+                 for s in snapshot.samples]
+        echo(in_json(fields(inventory, "visible_variable", "hidden", devices=found,
+                            host=snapshot.host)))
         return
     for note in (inventory.problem, leases.why_not()):
         if note:
@@ -72,10 +65,10 @@ def doctor(as_json: bool) -> None:
     """
     from gpu_engine.doctor import checks
 
-    told: list[dict[str, str | None]] = []
+    told: list[dict[str, object]] = []
     for name, findings in checks.examine(checks.every()):
         for number, f in enumerate(findings):
-            told.append({"check": name, "level": f.level, "text": f.text, "cure": f.cure})
+            told.append(fields(f, check=name))
             if not as_json:
                 word = "PROBLEM" if f.level == "problem" else f.level
                 echo(f"{'' if number else name:<10} {word:<7} {clean(f.text)}")

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from gpu_engine.cli.output import echo, in_json, table
+from gpu_engine.cli.output import echo, for_scripts, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
@@ -25,7 +25,7 @@ _ALL = "\0all"
               help="Send a message to all entries, or to NAME, and say how that went.")
 @click.option("--init", "init", is_flag=True,
               help="Write a notify.toml to start from, closed to others.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 def command(tested: str | None, init: bool, as_json: bool) -> None:
     """List who is told what becomes of runs: the entries of notify.toml, without their secrets.
 

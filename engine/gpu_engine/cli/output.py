@@ -13,6 +13,8 @@ import json
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -39,12 +41,25 @@ def table(rows: Iterable[Sequence[str] | str]) -> list[str]:
             "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
+def fields(record: Any, *without: str, **more: object) -> dict[str, object]:
+    """A record as --json prints it: all its fields but for some, and `more`."""
+    return {name: value for name, value in asdict(record).items() if name not in without} | more
+
+
 def in_json(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
     from gpu_engine.events.writer import json_safe
 
     text = json.dumps(json_safe(value), indent=2, allow_nan=False, default=str)
     return text.replace("\x7f", "\\u007f")
+
+
+def exactly(data: bytes) -> None:
+    """Print bytes for another program as they are; at a terminal as a harmless text."""
+    if sys.stdout.isatty():
+        echo(data.decode(errors="replace"), nl=False)
+    else:
+        sys.stdout.buffer.write(data)
 
 
 def agreed(question: str, *, enter: bool = True) -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, in_json, table
+from gpu_engine.cli.output import echo, for_scripts, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 
+if TYPE_CHECKING:
+    from gpu_engine.cli.outputs import Waiting
+
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the queue as JSON.")
+@for_scripts
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the runs that wait for their turn, in order, and what each waits for.
@@ -59,12 +63,13 @@ def _print(as_json: bool) -> None:
 
     line = serve.line()
     if as_json:
-        echo(in_json([{
+        waiting: list[Waiting] = [{
             "place": n, "id": w.run.id, "name": w.state.name, "devices": w.entry.text,
             "reason": w.state.reason, "priority": w.entry.priority,
             "submitted": w.entry.submitted, "begin": w.entry.begin,
             "after": w.entry.after, "host": w.entry.host, "path": str(w.run.path)}
-            for n, w in enumerate(line, 1)]))
+            for n, w in enumerate(line, 1)]
+        echo(in_json(waiting))
         return
     if not line:
         echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")

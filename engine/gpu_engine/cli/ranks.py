@@ -217,7 +217,7 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
     answers = traces.trace(found, steps=steps, ranks=ranks, wait=wait)
     out = [(rank, *traces.describe(found, answer)) for rank, answer in answers.items()]
     if as_json:
-        echo(in_json([{"rank": rank, "path": None if path is None else str(path),
+        echo(in_json([{"rank": rank, "path": path and str(path),
                        "problem": problem} for rank, path, problem in out]))
     else:
         for rank, path, problem in out:

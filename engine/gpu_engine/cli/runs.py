@@ -6,18 +6,19 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import agreed, echo, in_json, table
-from gpu_engine.common import paths, units
+from gpu_engine.cli.output import agreed, echo, fields, for_scripts, in_json, table
+from gpu_engine.common import paths, units, values
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import SpecError, UserError, meant
 
 if TYPE_CHECKING:
+    from gpu_engine.cli.outputs import Listed
     from gpu_engine.remote.run.removal import Outcome
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.summary import Digest
@@ -28,20 +29,25 @@ _YES = "Remove without asking. Scripts need it."
 
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@for_scripts
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many runs to list (20, or runs.listed of settings.toml).")
 @click.option("--filter", "-f", "wanted", default="", metavar="WORDS",
               help="Only runs that match all words: text, or FIELD:TEXT with one of id, name, "
-                   "preset, task, mode, tag, state and note, or KEY=VALUE of the spec; -WORD "
-                   "leaves runs out.")
-@click.option("--sort", "order", type=click.Choice(ORDERS), default="created",
+                   "preset, task, mode, tag, state, note and verdict, or KEY=VALUE of the "
+                   "spec; -WORD leaves runs out.")
+@click.option("--since", "span", metavar="TIME",
+              help="Only runs that were made in this time: 12h, 90m, 2d.")
+@click.option("--best", metavar="VALUE",
+              help="The best first by this value, evaluated, logged or printed: min:val_bpb, "
+                   "max:accuracy.")
+@click.option("--sort", "order", type=click.Choice(ORDERS),
               help="By the newest, the least loss, the best evaluation, the most steps, the "
                    "longest time, the name or the state.  [default: created]")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
-            order: str, reverse: bool) -> None:
+            span: str | None, best: str | None, order: str | None, reverse: bool) -> None:
     """List the runs, newest first."""
     from gpu_engine.report import listing
 
@@ -51,6 +57,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
+    from gpu_engine.spec.schema import parse_best
 
     count = count or file.read().runs.listed
     reattach_all()
@@ -60,14 +67,25 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     asked = query.parse(wanted)
     if asked.doubt:
         raise UserError(f"--filter {wanted}: {asked.doubt}; in quotes it is text")
-    rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now))
+    try:
+        value = parse_best(best, "--best")
+    except SpecError as err:
+        raise UserError(str(err)) from None
+    if (long := values.seconds(span or "0")) is None:
+        raise UserError(f"--since {span}: no length of time; give 12h, 90m or 2d")
+    order = order or ("best" if best else "created")
+    rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now, best),
+                                    now - long if span else 0.0)
+    if value and rows and not any(listing.best_evaluation(*row) for row in rows):
+        there = dict.fromkeys(name for _, figures in rows for name in figures.values)
+        echo(f"none of these runs has recorded {value[0]!r}; {meant(value[0], there)}", err=True)
     if as_json:
         echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
         return
     heads, lines = listing.cells(rows, now)
     for line in table([heads, *lines] if lines else []):
         echo(line)
-    if not rows and asked:
+    if not rows and (asked or span):
         echo("no run matches", err=True)
     elif not rows:
         echo("no runs yet; gpu-engine run default starts one", err=True)
@@ -91,12 +109,12 @@ def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
     from gpu_engine.runs import job
 
     best = listing.best_evaluation(one, figures)
-    return one.state.to_dict() | {
-        "path": str(one.run.path), "notes": asdict(one.notes), "task": one.task, "mode": one.mode,
+    told: Listed = {
+        "path": str(one.run.path), "notes": one.notes, "task": one.task, "mode": one.mode,
         "seconds": one.state.took(now), "steps": figures.steps,
         "loss": listing.last_loss(figures),
-        "best": None if best is None else {"name": best[0], "value": best[1]},
-        } | job.to_dict(one.run.path)
+        "best": best and {"name": best[0], "value": best[1]}}
+    return one.state.to_dict() | told | job.to_dict(one.run.path)
 
 
 def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bool = False
@@ -182,9 +200,14 @@ def prune(keep: int, yes: bool) -> None:
 @click.option("--name", help="Shown in place of the name that it was started with; '' removes it.")
 @click.option("--tag", "added", multiple=True, metavar="TAG", help="Add a tag, or several: a,b.")
 @click.option("--untag", "removed", multiple=True, metavar="TAG", help="Remove a tag.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@click.option("--keep", "verdict", flag_value="keep",
+              help="Say that its result is worth keeping; so is its code, then.")
+@click.option("--discard", "verdict", flag_value="discard", help="Say that it is not.")
+@click.option("--undecided", "verdict", flag_value="", help="Take back what was said of it.")
+@for_scripts
 def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
-            removed: tuple[str, ...], as_json: bool) -> None:
+            removed: tuple[str, ...], verdict: Literal["keep", "discard", ""] | None,
+            as_json: bool) -> None:
     """Write TEXT on RUN (an id, the beginning of one, or "last") as its note, in place of the one
     before; '' removes it. Without TEXT and options, show what is written on it."""
     from gpu_engine.runs import folder, notes
@@ -196,15 +219,16 @@ def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
     def changed(now: notes.Notes) -> notes.Notes:
         return replace(now.with_tags(plus, minus),
                        name=now.name if name is None else name or None,
-                       note=now.note if text is None else text)
+                       note=now.note if text is None else text,
+                       verdict=now.verdict if verdict is None else verdict or None)
 
-    if text is not None or name is not None or plus or minus:
+    if (text, name, verdict) != (None, None, None) or plus or minus:
         found = notes.change(path, changed)
     else:
         notes.require_readable(path)
         found = notes.read(path)
     if as_json:
-        echo(in_json({"id": path.name, **asdict(found)}))
+        echo(in_json(fields(found, id=path.name)))
         return
     for line in notes.lines(found) or ["nothing is written on it"]:
         echo(clean(line))

@@ -1,17 +1,17 @@
-"""What is known about runs: gpu-engine show of one, compare of several."""
+"""What is known about runs: gpu-engine show of one, compare of several, code of one or two."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, for_scripts, in_json, table
+from gpu_engine.cli.output import echo, exactly, fields, for_scripts, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, with_type
@@ -50,11 +50,11 @@ def show(run: str, as_json: bool) -> None:
         hang = replace(hang, text=unheard, where=())
     if as_json:
         ranks = [view.to_dict() for view in follower.ranks.values()]
-        echo(in_json({"state": state.to_dict(), "path": str(found.path),
-                      "progress": asdict(p), "ranks": ranks, **job.to_dict(found.path),
-                      "notes": asdict(notes.read(found.path)),
+        echo(in_json({"state": state, "path": str(found.path),
+                      "progress": p, "ranks": ranks, **job.to_dict(found.path),
+                      "notes": notes.read(found.path),
                       "diagnosis": verdicts.to_dict(list(follower.ranks.values()), devices),
-                      "hang": None if hang is None else asdict(hang),
+                      "hang": hang,
                       "plan": plan.for_people().to_dict() if plan is not None else {}}))
         return
     echo(f"{found.id}  {clean(state.name)}  {state.state}  attempt {state.attempt}  "
@@ -142,8 +142,8 @@ def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
     points, extent = sorted(track.curve(name).items()), there[name]
     chosen = sorted({round(i * (len(points) - 1) / (count - 1)) for i in range(count)})
     if as_json:
-        echo(in_json({"id": found.id, "value": name, **asdict(extent), "recorded": len(points),
-                      "exact": exact, "points": [points[i] for i in chosen]}))
+        echo(in_json(fields(extent, id=found.id, value=name, recorded=len(points), exact=exact,
+                            points=[points[i] for i in chosen])))
         return
     for i in chosen:
         echo(clean(f"{points[i][0]} {units.loss(points[i][1])}"))
@@ -191,7 +191,7 @@ def compare(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     parts = comparison.parts(read)
     settings = parts[1][1]
     if as_json:
-        echo(in_json({"runs": [asdict(run) for run in read],
+        echo(in_json({"runs": read,
                       "differences": {row.name: list(row.values) for row in settings}}))
         return
     if markdown:
@@ -206,3 +206,22 @@ def compare(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
         echo(line)
     if not settings and not markdown:
         echo("no setting differs")
+
+
+@click.command()
+@click.argument("run", shell_complete=tab.runs)
+@click.option("--to", metavar="RUN", shell_complete=tab.runs,
+              help="To the code of this run, and not to the folder as it is now.")
+def code(run: str, to: str | None) -> None:
+    """Print what was changed since in the code that RUN was started with, as a patch: `gpu-engine
+    code RUN | git apply -R` brings that code back."""
+    from gpu_engine.code import difference
+    from gpu_engine.runs import folder
+
+    found = folder.find(run)
+    before = difference.of_run(found)
+    patch, left = difference.between(
+        before, difference.of_run(folder.find(to)) if to else difference.now(found))
+    exactly(patch)
+    for line in left or ([] if patch else ["no file differs"]):
+        echo(line, err=True)

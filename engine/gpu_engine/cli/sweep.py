@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo, in_json, table
+from gpu_engine.cli.output import echo, fields, for_scripts, in_json, table
 from gpu_engine.common import units
 
 if TYPE_CHECKING:
+    from gpu_engine.cli.outputs import Sweep
     from gpu_engine.sweep.group import Done, Group
     from gpu_engine.sweep.table import By, One, Point
 
@@ -28,7 +28,7 @@ class _Sweep(click.Group):
 
 
 @click.group(cls=_Sweep, invoke_without_command=True, subcommand_metavar="[ID | COMMAND] …")
-@click.option("--json", "as_json", is_flag=True, help="List the sweeps as JSON.")
+@for_scripts
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the sweeps; with ID (or the beginning of one, or "last") show the table of one.
@@ -43,9 +43,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     groups = group.all_groups()
     members = [group.without_figures(g) for g in groups]
     if as_json:
-        echo(in_json([{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
-                       "members": g.of, "counts": count(m)}
-                      for g, m in zip(groups, members, strict=True)]))
+        told: list[Sweep] = [{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
+                              "members": g.of, "counts": count(m)}
+                             for g, m in zip(groups, members, strict=True)]
+        echo(in_json(told))
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
@@ -60,7 +61,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @click.option("--by", metavar="VALUE",
               help="What decides which is best: loss (the default, or what train.best says), "
                    "eval:NAME, or the name of a value that was logged; max:NAME for the greatest.")
-@click.option("--json", "as_json", is_flag=True, help="Points and members, for scripts.")
+@for_scripts
 def show(sweep: str, by: str | None, as_json: bool) -> None:
     """The table of a sweep: a line for each combination of values, the best first."""
     from gpu_engine.sweep import group
@@ -70,7 +71,13 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
     members = group.read(found)
     chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
     if as_json:
-        echo(_json(found, members, chosen))
+        echo(in_json({
+            "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
+            "by": chosen.text,
+            "points": [fields(p, "members", counts=p.counts, runs=[one.id for one in p.members])
+                       for p in points(members, chosen)],
+            "runs": [fields(one, "extents", "why", best=one.best(chosen), last=one.last(chosen),
+                            cause=one.why) for one in members]}))
     else:
         for line in _lines(found, members, points(members, chosen), chosen):
             echo(line)
@@ -126,23 +133,3 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
         first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")
         out += ["", f"{len(whose)} failed ({first}): {why}"]
     return out
-
-
-def _json(found: Group, members: Sequence[One], by: By) -> str:
-    from gpu_engine.sweep.table import points
-
-    return in_json({
-        "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
-        "by": by.text, "points": [
-            {"values": p.values, "counts": p.counts, "best": asdict(p.best), "last": asdict(p.last),
-             "partial": p.partial, "steps": p.steps, "seconds": p.seconds,
-             "samples_per_s": p.samples_per_s,
-             "runs": [one.id for one in p.members]} for p in points(members, by)],
-        "runs": [_member(one, by) for one in members]})
-
-
-def _member(one: One, by: By) -> dict[str, object]:
-    return {"id": one.id, "index": one.index, "name": one.name, "state": one.state,
-            "values": one.values, "repeat": one.repeat, "best": one.best(by), "last": one.last(by),
-            "steps": one.steps, "seconds": one.seconds,
-            "samples_per_s": one.samples_per_s, "exact": one.exact, "cause": one.why}

@@ -43,10 +43,10 @@ class Snapshot:
         return Code(self.folder, len(self.entries), sum(e.size for e in self.entries), self.name)
 
 
-def take(folder: Path) -> Snapshot:
+def take(folder: Path, timeout: float = _TIMEOUT) -> Snapshot:
     """What git tracks and what it does not ignore in `folder`. Raises SpecError where git can't
-    tell, and where it is more than code has."""
-    found = dict(_files(folder, os.fsencode(folder)))
+    tell, or not in `timeout` seconds, and where it is more than code has."""
+    found = dict(_files(folder, os.fsencode(folder), timeout=timeout))
     if len(found) > listing.MOST_FILES:
         raise _problem(folder, f"has {len(found):,} files that git does not ignore; "
                                f"{listing.MOST_FILES:,} may be sent. Add what is no code to "
@@ -84,12 +84,13 @@ def describe(folder: Path) -> Code:
 _looked: tuple[object, Code] | None = None
 
 
-def _files(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes, os.stat_result]]:
+def _files(top: Path, folder: bytes, below: bytes = b"", timeout: float = _TIMEOUT
+           ) -> Iterator[tuple[bytes, os.stat_result]]:
     """The files below `folder`, a repository or a part of one. One inside, as of a submodule, is
     asked for its own."""
     links: set[bytes] = set()
     folders: list[bytes] = []
-    for name in _listed(top, folder):
+    for name in _listed(top, folder, timeout):
         name = name.rstrip(b"/")
         try:
             info = os.lstat(os.path.join(folder, name))  # noqa: PTH118
@@ -105,19 +106,19 @@ def _files(top: Path, folder: bytes, below: bytes = b"") -> Iterator[tuple[bytes
     for name in folders:
         inner = os.path.join(folder, name)  # noqa: PTH118
         if os.path.lexists(os.path.join(inner, b".git")):  # noqa: PTH118
-            yield from _files(top, inner, below + name + b"/")
+            yield from _files(top, inner, below + name + b"/", timeout)
 
 
-def _listed(top: Path, folder: bytes) -> list[bytes]:
+def _listed(top: Path, folder: bytes, timeout: float) -> list[bytes]:
     try:
         done = programs.ask_git(folder, "ls-files", "-z", "--cached", "--others",
-                                "--exclude-standard", timeout=_TIMEOUT)
+                                "--exclude-standard", timeout=timeout)
     except OSError as err:
         raise _problem(top, f"can't be sent: git, which says what is code there, can't be started: "
                             f"{reason(err)}") from None
     except subprocess.TimeoutExpired:
         raise _problem(top, f"can't be sent: git has not said what is code there after "
-                            f"{_TIMEOUT:.0f} s. Take run.sync=none") from None
+                            f"{timeout:.0f} s. Take run.sync=none") from None
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
         raise _problem(top, f"can't be sent: git does not say what is code there ({lines[-1][:200]}"

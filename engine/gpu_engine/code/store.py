@@ -19,10 +19,11 @@ from pathlib import Path
 
 from gpu_engine.code import listing
 from gpu_engine.code.listing import BadList, Entry
+from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import open_file
-from gpu_engine.runs import waiting
+from gpu_engine.runs import environment, notes, waiting
 from gpu_engine.runs.folder import Run, all_parts, all_runs
 
 KEPT = 24 * 3600.0
@@ -46,7 +47,7 @@ def save(listed: bytes, contents: Sequence[bytes]) -> Path:
         root().mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = root() / f"{_SENDING}{secrets.token_hex(16)}"
         try:
-            _fill(temporary, listing.unpacked(listed), contents)
+            fill(temporary, listing.unpacked(listed), contents)
             _list_of(place).write_bytes(listed)
             try:
                 temporary.rename(place)
@@ -59,9 +60,9 @@ def save(listed: bytes, contents: Sequence[bytes]) -> Path:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _fill(folder: Path, entries: Sequence[Entry], contents: Sequence[bytes]) -> None:
-    """Write all files. Links come last, so that no file is written through one. Raises UserError
-    where one is not what the list says."""
+def fill(folder: Path, entries: Sequence[Entry], contents: Sequence[bytes]) -> None:
+    """Write all files into a new folder. Links come last, so that no file is written through one.
+    Raises UserError where one is not what the list says."""
     folder.mkdir(mode=0o700)
     links = []
     for entry, data in zip(entries, contents, strict=True):
@@ -93,6 +94,16 @@ def place_of(name: str) -> tuple[Path, bool]:
                 return place, True
     raise UserError(f"{_COPIES} folders of this code, all changed by runs, are in {root()}; "
                     "delete some")
+
+
+def load(name: str) -> Snapshot | None:
+    """The code of this name; None if it is not there any more. Raises UserError."""
+    place, there = place_of(name)
+    if not there:
+        return None
+    with telling(f"the code in {place}"):
+        entries = listing.unpacked(_list_of(place).read_bytes())
+        return Snapshot(str(place), entries, tuple(_read(place, e) for e in entries))
 
 
 def _unchanged(place: Path) -> bool:
@@ -143,9 +154,11 @@ def remove_unused(folder: str) -> tuple[str | None, str | None]:
 
 def _remove_old() -> None:
     """Delete code that no run here has used for a day, and what was sent and never finished. A
-    folder with files of a run's own stays, and code that a waiting run needs."""
+    folder with files of a run's own stays, and code that a waiting run needs, or one that a person
+    keeps."""
     used = [run.cwd() for run in _users()]
-    needed = _waited_for()
+    needed = _waited_for() | {environment.read(run.path).code for run in all_runs()
+                              if notes.read(run.path).verdict == "keep"}
     for place, entries in list(_all()):
         if _old(_list_of(place)) and not any(_holds(place, u) for u in used) \
                 and listing.name_of(listing.packed(entries)) not in needed \

@@ -1,9 +1,9 @@
-"""The code of a waiting run as it was at submission: the commit and all changes that were not
-committed.
+"""The code of a run as it was at submission or at its start: the commit and all changes that were
+not committed.
 
 The files that git tracks or does not ignore are copied once for all runs with the same code. If
-nothing has changed when the run's turn comes, it runs where it was submitted. If something has, it
-runs in that copy, in which links stand for what git ignores there (data, caches).
+nothing has changed when the turn of one that waits comes, it runs where it was submitted. If
+something has, it runs in that copy, in which links stand for what git ignores there (data, caches).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Kept:
     """Why it was not kept, for people; None also where no file of a person's is run."""
 
 
-def keep(spec: RunSpec, folder: Path) -> Kept:
-    """Keep the code of a run that is submitted in `folder`. Raises UserError if it can't be
-    written."""
+def keep(spec: RunSpec, folder: Path, timeout: float = 60.0) -> Kept:
+    """Keep the code of a run that is submitted or started in `folder`, if git says within `timeout`
+    seconds what that is. Raises UserError if it can't be written."""
     use = spec.task.use
     if use is not None and not use.partition(":")[0].endswith(".py"):
         return Kept()  # an installed module
@@ -47,7 +47,7 @@ def keep(spec: RunSpec, folder: Path) -> Kept:
         return Kept(doubt=f"{folder} is in no git repository: the run uses its files as they are "
                           "when its turn comes")
     try:
-        taken = snapshot.take(root)
+        taken = snapshot.take(root, timeout)
     except SpecError as err:
         return Kept(doubt=f"the code is not kept: {err.problems[0].message}. The run uses its "
                           "files as they are when its turn comes")

@@ -271,7 +271,8 @@ def _who(processes: Sequence[DeviceProcess], now: float | None) -> str:
     if not first.visible:
         parts = [f"pid {first.pid}, which can't be seen from here (in a container?)"]
     else:
-        parts = [first.user or f"pid {first.pid}"]
+        parts = [(first.user or f"pid {first.pid}")
+                 + (f" in {first.container}" if first.container else "")]
         if first.command:
             parts.append(first.command if len(first.command) <= 60 else first.command[:59] + "…")
     if first.memory is not None:

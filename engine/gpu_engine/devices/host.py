@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.devices import containers
 from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
 
 _DISK_EVERY = 5.0
@@ -211,6 +212,7 @@ class Owners:
                     self._known.pop(other, None)
             process = DeviceProcess(
                 pid, user=self._user(pid), command=self._command(pid) or stat.name or None,
+                container=containers.of_process(pid, self._proc),
                 started=None if self._boot is None else self._boot + stat.start_ticks / _TICK)
         process = replace(process, host_memory=stat.resident_pages * _PAGE, cpu=cpu)
         self._known[key] = process, seconds, now

@@ -65,10 +65,19 @@ class Holder:
     """The device's label when it was taken ("GPU 1")."""
     shared: bool = False
     """Whether the run takes the device together with other runs."""
+    until: float | None = None
+    """Unix seconds at which a hold ends; None: it has no end, or it is a run's."""
+    why: str | None = None
+    """What a person holds the device for, without a run."""
     others: tuple[Holder, ...] = ()
     """The other runs on the same device, if it is shared."""
 
     def __str__(self) -> str:
+        if self.why is not None:
+            day = "%H:%M" if self.until and self.until - time.time() < 86400 / 2 else "%b %d %H:%M"
+            end = time.strftime(f" until {day}", time.localtime(self.until)) if self.until else ""
+            text = f"{self.user or 'somebody'}{end}" + f": {self.why}" * bool(self.why)
+            return " and ".join([text, *map(str, self.others)])
         who = f"run {self.run}" if self.run else "another run"
         if self.user:
             who += f" of {self.user}"
@@ -91,8 +100,26 @@ Leases = contextlib.ExitStack
 """The leases of one run, held until `close` or until this process ends."""
 
 
-def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = False) -> Leases:
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What is said of devices that a person holds without a run."""
+
+    name: str
+    """The name of the lease's file, see `new_name`."""
+    why: str
+    until: float | None
+    """Unix seconds; None: until the person's command ends."""
+
+
+def new_name() -> str:
+    """A name for a file: nanoseconds and eight hexadecimal digits."""
+    return f"{time.time_ns():019d}-{os.urandom(4).hex()}"
+
+
+def acquire(folder: Path, devices: Iterable[Device], run_id: str | None, share: bool = False,
+            hold: Hold | None = None) -> Leases:
     """Take all of `devices` for a run, or none. Raises `UserError`, which says who holds what.
+    `hold`: for whom there is no run.
 
     With `share`, a device that another run holds is taken too. It is then not free while either run
     lives, and a later run that does not share is refused.
@@ -106,7 +133,7 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str, share: bool = 
                 refused = [f"{d.label} is held by {taken[key(d)]}" for d in wanted
                            if key(d) in taken]
                 if not refused:
-                    return take(folder, wanted, run_id, share)
+                    return take(folder, wanted, run_id, share, hold)
         except OSError as error:
             raise UserError(f"the devices can't be leased: {error.filename or folder}: "
                             f"{reason(error)} (with {VARIABLE} set to nothing the run starts "
@@ -144,12 +171,32 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def take(folder: Path, devices: Iterable[Device], run_id: str, share: bool) -> Leases:
+def take(folder: Path, devices: Iterable[Device], run_id: str | None, share: bool,
+         hold: Hold | None = None) -> Leases:
     """Make the lease of these devices, whoever has one already; see `alone`. Raises OSError."""
-    return make([folder, *_of_all_users("claims")], {
-        "run": run_id, "pid": os.getpid(), "host": socket.gethostname(), "shared": share,
-        "devices": [{"key": key(d), "label": d.label} for d in devices]},
-        f"{time.time_ns():019d}-{os.urandom(4).hex()}")
+    said = {"run": run_id, "pid": os.getpid(), "host": socket.gethostname(), "shared": share,
+            "devices": [{"key": key(d), "label": d.label} for d in devices]}
+    if hold is not None:
+        said |= {"pid": None, "why": hold.why, "until": hold.until}
+    return make([folder, *_of_all_users("claims")], said, hold.name if hold else new_name())
+
+
+def let_go(folder: Path, name: str) -> None:
+    """Remove a lease of this user's; the process that keeps it ends by itself. Raises OSError."""
+    for place in (folder, *_of_all_users("claims")):
+        (place / name).unlink(missing_ok=True)
+
+
+def holds(folder: Path) -> list[tuple[File, tuple[str, ...]]]:
+    """This user's holds, who came first first, and the labels of the devices of each. Raises
+    OSError."""
+    found = []
+    for file in read(folder):
+        with contextlib.suppress(ValueError):
+            said = read_record(_Said, file.said)
+            if file.live and file.mine and said.why is not None:
+                found.append((file, tuple(leased.label for leased in said.devices)))
+    return found
 
 
 def holders(folder: Path) -> dict[str, Holder]:
@@ -173,7 +220,9 @@ def holders(folder: Path) -> dict[str, Holder]:
             each += [Holder(leased.key, said.run and clean(said.run, 200), file.user,
                             said.pid if theirs else None,
                             said.host and clean(said.host, 200), file.made,
-                            clean(leased.label, 200), said.shared) for leased in said.devices]
+                            clean(leased.label, 200), said.shared, said.until,
+                            None if said.why is None else clean(said.why, 200))
+                     for leased in said.devices]
     found: dict[str, Holder] = {}
     # Who takes it alone stands before those who share it.
     for holder in sorted(each, key=lambda h: (h.shared, h.since or 0.0)):
@@ -196,6 +245,8 @@ class _Said:
     pid: Pid | None = None
     host: str | None = None
     shared: bool = False
+    until: float | None = None
+    why: str | None = None
 
 
 # --- the line of waiting runs ---------------------------------------------------------------------

@@ -77,6 +77,8 @@ class DeviceProcess:
     """False: the driver names a pid that can't be seen from here, as inside a container."""
     user: str | None = None
     command: str | None = None
+    container: str | None = None
+    """The container that it runs in, "docker trainer"; None: in none, or that can't be seen."""
     started: float | None = None
     """Unix seconds."""
     host_memory: int | None = None

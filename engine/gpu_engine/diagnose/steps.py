@@ -59,9 +59,8 @@ class Parts:
         return {"steps": self.steps, "seconds": round(self.seconds, 4), "median": self.median,
                 "clock": "device" if self.on_device else "process",
                 "caught_up": self.caught_up, "waited": self.waited,
-                "parts": {name: None if value is None else round(value, 4)
-                          for name, value in self.parts.items()},
-                "shares": {name: None if (share := self.share(name)) is None else round(share, 4)
+                "parts": {name: value and round(value, 4) for name, value in self.parts.items()},
+                "shares": {name: (share := self.share(name)) and round(share, 4)
                            for name in self.parts}}
 
 

@@ -150,11 +150,8 @@ class RankView:
         line."""
         out = asdict(self)
         del out["step_times"], out["spans"]
-        if self.error is not None:
-            out["error"] = writer.to_dict(self.error)
-        for name, event in (("stands", self.stands), ("trace", self.trace)):
-            if event is not None:
-                out[name] = writer.to_dict(event)
+        out |= {name: writer.to_dict(event) for name in ("error", "stands", "trace")
+                if (event := getattr(self, name)) is not None}
         return out
 
     def spent(self, events: Iterable[schema.StepTime]) -> None:

@@ -10,7 +10,7 @@ import errno
 import json
 import math
 import os
-from dataclasses import fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ def _fields(record: Any) -> dict[str, object]:
 
 
 def json_safe(value: object) -> object:
-    """`value` with every float that is not finite replaced by a string, as strict JSON needs it."""
+    """`value` with every float that is not finite replaced by a string, as strict JSON needs it,
+    and every record by a dict."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, dict):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.code.submitted import Kept, keep
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import git, version
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import torch_build
@@ -17,13 +21,17 @@ _TIMEOUT = 2.0
 """Seconds after which git is not waited for."""
 
 
-def note(run: Run, plan: LaunchPlan, inventory: Inventory) -> None:
-    """Keep in the run folder what the run is started in. Nothing depends on it, so a full disk or
-    a folder that has been deleted is no error."""
-    try:
-        write(run.path, describe(plan, inventory, Path(run.cwd())))
-    except OSError:
-        return
+def note(run: Run, plan: LaunchPlan, inventory: Inventory, kept: Kept | None = None) -> None:
+    """Keep in the run folder what the run is started in, and its code as it is now, unless that is
+    `kept` already. Nothing depends on it, so a full disk or a folder that has been deleted is no
+    error."""
+    folder = Path(run.cwd())
+    with suppress(OSError):
+        found = describe(plan, inventory, folder)
+        with suppress(UserError):
+            kept = kept or keep(plan.spec, folder, _TIMEOUT)
+            found = replace(found, code=kept.name, root=kept.root)
+        write(run.path, found)
 
 
 def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import shown_env, shown_words
@@ -267,12 +267,9 @@ class LaunchPlan:
 
     def to_dict(self) -> dict[str, object]:
         """As plan.json holds it."""
-        out: dict[str, object] = {"version": 1, "replicas": self.replicas}
-        for name in (one.name for one in fields(self)):
-            value = getattr(self, name)
-            if value is not None:
-                out[name] = to_dict(value) if name == "spec" else _plain(value)
-        return out
+        known: dict[str, object] = {
+            name: value for name, value in asdict(self).items() if value is not None}
+        return {"version": 1, "replicas": self.replicas} | known | {"spec": to_dict(self.spec)}
 
     @classmethod
     def from_dict(cls, data: object) -> LaunchPlan | None:
@@ -289,7 +286,3 @@ class LaunchPlan:
         return plan if all(_LOG.fullmatch(p.log) for p in plan.processes) else None
 
 
-def _plain(value: Any) -> object:
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

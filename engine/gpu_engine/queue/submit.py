@@ -140,7 +140,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     finally:
         os.close(lock)
     if begin:
-        environment.note(run, made, prepared.inventory)
+        environment.note(run, made, prepared.inventory, prepared.kept)
     return run
 
 

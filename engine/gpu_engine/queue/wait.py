@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.code import submitted
+from gpu_engine.code.submitted import Kept
 from gpu_engine.common import files, paths, procs
 from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
@@ -295,7 +296,7 @@ class Waiter:
                        origin=before.origin if before is not None else None)
         write_inside(run.path, "spec.toml", to_toml(ready.spec))
         write_json_inside(run.path, "plan.json", plan.to_dict())
-        environment.note(run, plan, ready.inventory)
+        environment.note(run, plan, ready.inventory, Kept(entry.code, entry.root))
         if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
             log.info("%s", why)
             raise _NotYet("for devices that others took meanwhile")

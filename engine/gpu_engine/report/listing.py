@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from gpu_engine.common import units
@@ -21,8 +21,9 @@ from gpu_engine.sweep.figures import Figures, FiguresOf
 
 Row: TypeAlias = tuple[Digest, Figures]
 
-HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "took", "created", "")
-_MAY_LACK = ("steps", "loss", "best eval", "")
+HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "verdict", "took", "created",
+         "")
+_MAY_LACK = ("steps", "loss", "best eval", "verdict", "")
 """Columns that are left out where no run has anything in them."""
 
 
@@ -33,6 +34,8 @@ class Order:
     by: str
     reverse: bool
     now: float
+    best: str | None = None
+    """The value that is compared, as run.best has it; None: each run's own."""
 
     def sorted(self, rows: list[Row]) -> list[Row]:
         """The rows in this order; those that lack the value last."""
@@ -56,18 +59,20 @@ class Order:
         return {"created": -one.state.created, "name": one.name, "state": one.state.state}[self.by]
 
 
-def found_runs(asked: Query, count: int, order: Order
+def found_runs(asked: Query, count: int, order: Order, since: float = 0.0
                ) -> tuple[list[Row], int]:
-    """The first `count` runs that match, with their figures, and how many more do."""
+    """The first `count` runs that match, made at `since` (Unix seconds) or later, with their
+    figures, and how many more there are."""
     every, figures = folder.all_runs(), FiguresOf()
     newest = order.by == "created" and not order.reverse
-    if newest and not asked:
+    if newest and not asked and not since:
         found, more = [summary.read(run) for run in every[:count]], max(len(every) - count, 0)
     else:
         found = [one for one in map(summary.read, every)
-                 if asked.matches(one.asked)]
+                 if one.state.created >= since and asked.matches(one.asked)]
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
-    rows = [(one, figures.read(one.run, one.state)) for one in found]
+    rows = [(replace(one, best=order.best or one.best), figures.read(one.run, one.state))
+            for one in found]
     return (rows if newest else order.sorted(rows)[:count]), more
 
 
@@ -79,6 +84,7 @@ def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
             "" if figures.steps is None else units.count(figures.steps),
             "" if last_loss(figures) is None else units.loss(last_loss(figures)),
             "" if best is None else f"{clean(best[0], 10)} {units.loss(best[1])}",
+            one.notes.verdict or "",
             units.clock(state.took(now)), units.ago(now - state.created),
             " ".join([*tags, "; ".join(map(clean, _why(one, now)))]).strip())
 

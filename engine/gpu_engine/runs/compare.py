@@ -135,10 +135,10 @@ def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
 
 
 def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:
-    """In what else they differ; a commit is cut to the twelve characters that git shows."""
+    """In what else they differ; a commit and the name of code are cut to twelve characters."""
     told = [asdict(r.environment) for r in runs]
-    rows = [_row(name, (lambda v: v[:12]) if key == "commit" else str, [t[key] for t in told])
-            for key, name in _ENVIRONMENT.items()]
+    rows = [_row(name, (lambda v: v[:12]) if key in ("commit", "code") else str,
+                 [t[key] for t in told]) for key, name in _ENVIRONMENT.items()]
     return [row for row in rows if row.differs]
 
 
@@ -170,7 +170,8 @@ def cell(value: str | None) -> str:
 
 _ENVIRONMENT = {"gpu_panel": "gpu-panel", "python": "python", "torch": "torch",
                 "driver": "driver", "machine": "machine", "devices": "devices",
-                "folder": "folder", "commit": "commit", "changed_files": "changed files"}
+                "folder": "folder", "commit": "commit", "code": "code",
+                "changed_files": "changed files"}
 
 
 def _row(name: str, shown: Callable[[Any], str], values: Sequence[object]) -> Row:

@@ -33,6 +33,11 @@ class Environment:
     """The git commit of that folder, in full."""
     changed_files: Whole | None = None
     """How many files there differed from the commit."""
+    code: str | None = None
+    """The name of the code that it was started with, in `code/` of the home; None: it is not
+    kept."""
+    root: str | None = None
+    """The folder that `code` was read from: a repository, of which `folder` is a part."""
 
 
 def write(run: Path, environment: Environment) -> None:

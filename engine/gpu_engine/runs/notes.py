@@ -1,5 +1,5 @@
-"""What a person has written on a run: a name, tags and a note. It is in `notes.json` in the run
-folder, which only the person's own commands and panel write, never the run itself."""
+"""What a person has written on a run: a name, tags, a note and a verdict. It is in `notes.json` in
+the run folder, which only the person's own commands and panel write, never the run itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside, reason, why_not_inside, write_json_inside
@@ -23,13 +24,15 @@ _TAG = re.compile(r"\w[\w.:/+=-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Name, tags and note of a run."""
+    """Name, tags, note and verdict of a run."""
 
     name: str | None = None
     """Shown in place of the name that the run was started with; None: it has no other."""
     tags: tuple[str, ...] = ()
     """In the order in which they were given, each once."""
     note: str = ""
+    verdict: Literal["keep", "discard"] | None = None
+    """What a person or an agent thinks of its result; None: they have not said."""
 
     def with_tags(self, added: Iterable[str] = (), removed: Iterable[str] = ()) -> Notes:
         """With these tags added, and then those removed. Raises UserError if one can't be a tag, if
@@ -55,7 +58,7 @@ def read(run: Path) -> Notes:
     found = find_record(Notes, json_inside(run, FILE)) or Notes()
     tags = dict.fromkeys(t for t in found.tags if _TAG.fullmatch(t))
     return Notes((found.name or "")[:LONGEST_NAME] or None, tuple(tags)[:MOST_TAGS],
-                 found.note[:LONGEST_NOTE])
+                 found.note[:LONGEST_NOTE], found.verdict)
 
 
 def require_readable(run: Path) -> None:
@@ -96,6 +99,7 @@ def stamp(run: Path) -> int:
 def lines(notes: Notes) -> list[str]:
     """The notes for people, one thing a line; none if nothing is written."""
     out = [f"name: {notes.name}"] if notes.name else []
+    out += [f"verdict: {notes.verdict}"] if notes.verdict else []
     out += [f"tags: {', '.join(notes.tags)}"] if notes.tags else []
     first, *rest = notes.note.splitlines() or [""]
     return [*out, *([f"note: {first}", *(f"      {line}" for line in rest)] if first else [])]
@@ -126,4 +130,4 @@ def require_valid(new: Notes) -> Notes:
     if len(new.note) > LONGEST_NOTE:
         raise UserError(f"a note has at most {LONGEST_NOTE:,} characters; this has "
                         f"{len(new.note):,}")
-    return Notes(name or None, (), new.note.strip()).with_tags(new.tags)
+    return Notes(name or None, (), new.note.strip(), new.verdict).with_tags(new.tags)

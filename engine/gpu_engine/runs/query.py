@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-FIELDS = ("id", "name", "preset", "task", "mode", "tag", "state", "note")
-_BEGINS = frozenset({"id", "mode", "state", "tag"})
+FIELDS = ("id", "name", "preset", "task", "mode", "tag", "state", "note", "verdict")
+_BEGINS = frozenset({"id", "mode", "state", "tag", "verdict"})
 """Fields whose value must begin with what is asked for; in the others it may stand anywhere."""
 _WORD = re.compile(r"""(?P<out>-?)(?:(?P<field>[a-z]+):|(?P<key>[a-z]+\.[^\s="]+)=)?"""
                    r"""(?:"(?P<whole>[^"]*)"?|(?P<text>\S*))""", re.IGNORECASE)

@@ -58,7 +58,8 @@ class Digest:
         return Asked({
             "id": (self.run.id,), "name": (self.name,), "preset": (self.state.name,),
             "task": (self.task,), "mode": (self.mode,), "state": (self.state.state,),
-            "tag": self.notes.tags, "note": (self.notes.note,)}, self.settings)
+            "tag": self.notes.tags, "note": (self.notes.note,),
+            "verdict": (self.notes.verdict or "",)}, self.settings)
 
 
 def read(run: Run, before: Digest | None = None) -> Digest:

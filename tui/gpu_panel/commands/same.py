@@ -32,6 +32,8 @@ def note(run: str, before: Notes, after: Notes) -> list[str]:
     """The words of the command that changes what is written on a run."""
     words = [word for tag in after.tags if tag not in before.tags for word in ("--tag", tag)]
     words += [word for tag in before.tags if tag not in after.tags for word in ("--untag", tag)]
+    if after.verdict != before.verdict:
+        words.append(f"--{after.verdict or 'undecided'}")
     if after.name != before.name:
         words += ["--name", after.name or ""]
     return ["note", run, *words, *(["--", after.note] if after.note != before.note else [])]

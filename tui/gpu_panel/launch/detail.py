@@ -113,6 +113,8 @@ def _process_rows(details: DeviceDetails, width: int) -> list[Row]:
     for p, text in zip(details.processes, texts, strict=True):
         command = clean(p.command or UNKNOWN) if p.visible else \
             "not visible from here (in a container?)"
+        if p.container:
+            command = f"in {clean(p.container)} · {command}"
         if p.kind != "compute":
             command = f"{p.kind} · {command}"
         style = "accent" if p.pid in details.ours else ""

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from gpu_engine.devices.availability import Availability
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.sampler import Sampler
+    from gpu_engine.devices.use_log import Others
     from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 
 READINGS = 3
 """The number of snapshots by which it is judged whether a device is free."""
 SPAN = 300
 """Seconds of a device's history, one value for each."""
+IDLE = 1800
+"""Seconds after which a device whose memory is held at 0 % is called idle."""
+HELD = 512 << 20
+"""Bytes of used memory from which it is held, as for `availability`."""
 BRIDGED = 15
 """Seconds between two snapshots over which the earlier value is taken to hold, as hosts and slow
 settings are read less often than once a second. Longer ones are gaps."""
@@ -42,6 +47,8 @@ class History:
         self._newest: Snapshot | None = None
         self._kept: dict[str, deque[tuple[int, float | None, float | None]]] = {}
         """Device id → second, utilisation, memory."""
+        self._idle: dict[str, int] = {}
+        """Device id → the second since which its memory is held and it computes nothing."""
 
     def learn(self, recent: Sequence[Snapshot]) -> None:
         """Take in those of the snapshots (oldest first) that are new."""
@@ -50,6 +57,7 @@ class History:
             self._newest, at = shot, int(shot.taken)
             if at <= self._until - SPAN:  # the clock was set back
                 self._kept.clear()
+                self._idle.clear()
             elif at < self._until:
                 continue
             self._until = at
@@ -58,6 +66,17 @@ class History:
                 if kept and kept[-1][0] == at:
                     kept.pop()
                 kept.append((at, clipped(sample.utilization), clipped(memory_share(sample))))
+                if sample.utilization == 0 and (sample.memory_used or 0) >= HELD \
+                        and not sample.device.is_cpu:
+                    self._idle.setdefault(sample.device.id, at)
+                else:
+                    self._idle.pop(sample.device.id, None)
+
+    def idle(self, device_id: str) -> int | None:
+        """Seconds for which a device has computed nothing although its memory is held, as far as
+        was seen here; None: for less than half an hour."""
+        seconds = self._until - self._idle.get(device_id, self._until)
+        return seconds if seconds >= IDLE else None
 
     def utilization(self, device_id: str, width: int) -> list[float | None]:
         """The means of a device's utilisation in at most `width` parts, the newest last. None: not
@@ -129,6 +148,7 @@ class DeviceSource:
         self.freedom: Mapping[str, Availability] | None = None
         """Device id → whether it is free, from the last `judge`; None before the first."""
         self.holders: Mapping[str, Holder] = MappingProxyType({})
+        self._others: Others | None = None
         """Lease key → the run that holds the device, from the last `judge`."""
         self.gpus_aside = 0
         """The number of GPUs that are not offered because the CPU slots are offered instead."""
@@ -239,9 +259,13 @@ class DeviceSource:
     async def judge(self) -> Mapping[str, Availability]:
         """Judge which devices are free, from the last snapshots and the present leases. Sets
         `freedom` and `holders`. Raises OSError if the leases can't be read."""
-        from gpu_engine.devices import availability, leases
+        from gpu_engine.devices import availability, leases, use_log
+
+        others = self._others = self._others or use_log.Others()
 
         def judged() -> tuple[Mapping[str, Availability], Mapping[str, Holder]]:
+            if recent:
+                others.note(recent[-1])
             held = leases.holders(paths.leases_folder())
             return availability.judge_all(recent, held) if recent else {}, held
 

@@ -249,6 +249,9 @@ def _use(machine: Machine, device: Device, sample: Sample, ours: Ours | None) ->
     if freedom is None:
         return "…", "dim"
     why = clean(freedom.reason)
+    idle = machine.history.idle(device.id) if machine.history is not None else None
+    if idle is not None and freedom.state == "busy":
+        why = f"idle {units.ago(idle).removesuffix(' ago')}: {why}"
     if freedom.state == "unhealthy":
         return "! " + why, "bad"
     return why, "dim" if freedom.state == "unknown" else "good" if why == "free" else ""

@@ -230,7 +230,6 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
             made = self._made(_HEADS[section], [FIELDS["name"]] * (section == "run") + fields)
             self._rows += made
             yield from (row for row, _ in made)
-        yield Static("", id="other-problems", classes="problem")
 
     def _made(self, head: str, fields: Iterable[Field]) -> list[tuple[FieldRow, list[Field]]]:
         """Rows of widgets, the first with this heading: a few fields beside each other, long ones
@@ -354,23 +353,22 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
     # --- problems ------------------------------------------------------------------------------
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Show each problem below its field, and those without a field at the end. Problems about
-        devices are left to the devices pane."""
+        """Show each problem below its field. Those without one stand where the plan would."""
         by_field: dict[str, list[Problem]] = defaultdict(list)
         for problem in problems:
-            if not problem.key.startswith("devices."):
-                by_field[field_of(problem.key)].append(problem)
+            by_field[field_of(problem.key)].append(problem)
         for row, parts in (*self._rows, *self._params):
             texts: list[str] = []
             for field in parts:
-                widget = self._widgets[field.key]
-                mine = by_field.pop(field.key, []) if widget.display else []
-                widget.set_class(bool(mine), "-invalid")
+                mine = by_field[field.key] if self._widgets[field.key].display else []
+                self._widgets[field.key].set_class(bool(mine), "-invalid")
                 texts += [_problem(p, field.label if len(parts) > 1 else "") for p in mine]
             row.show(texts)
-        put_lines(self.query_one("#other-problems", Static),
-                  [_problem(p, {"task.use": "task"}.get(p.key, p.key))
-                   for rest in by_field.values() for p in rest])
+
+    def labels(self, problems: Sequence[Problem]) -> list[str]:
+        """For each problem the label of the field below which it stands; "" for none."""
+        shown = {f.key: f.label for f in self._fields if self._widgets[f.key].display}
+        return [shown.get(field_of(p.key), "") for p in problems]
 
     def focus_problem(self, problems: Sequence[Problem]) -> None:
         for problem in problems:

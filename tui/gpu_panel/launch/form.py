@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -120,6 +121,10 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._fields is not None:
             self._fields.show_problems(review.problems)
             self._fields.show_interpreter(review.interpreter)
+
+    def labels(self, problems: Sequence[Problem]) -> list[str]:
+        """For each problem the label of the field below which it stands; "" for none."""
+        return self._fields.labels(problems) if self._fields is not None else []
 
     def focus_problem(self) -> None:
         if self._fields is not None:

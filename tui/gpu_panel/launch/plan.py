@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -44,7 +45,8 @@ class PlanPane(VerticalScroll, Pane):
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """What Launch will start: what is trained and how, how many examples each step really
 sees, which device each rank uses and what the rank calls it, and the command that does the same
-without the panel. y copies the command; v shows every process in full, with its environment. enter
+without the panel. "Per GPU" is the share of one rank; "per slot" is the same on CPU slots. y copies
+the command; v shows every process in full, with its environment. enter
 opens the form, in which all of it is chosen."""
 
     def __init__(self) -> None:
@@ -82,12 +84,14 @@ opens the form, in which all of it is chosen."""
         self._plan = None
         self._show([Content.styled(text, "$text-muted")], "Launch", now=False)
 
-    def show_review(self, review: Review, draft: str, again: str = "") -> None:
+    def show_review(self, review: Review, draft: str, again: str,
+                    labels: Sequence[str]) -> None:
         """Show the plan, or the problems if there are any. `draft`: its title. `again`: how it
-        differs from the run whose settings were loaded."""
+        differs from the run whose settings were loaded. `labels`: for each
+        problem that of the field below which the form shows it now, else ""; [] for none."""
         self._plan, self._again = review.plan, again
         lines = self._of_plan(review.plan) if review.plan is not None else \
-            _of_problems(review.problems)
+            _of_problems(review.problems, labels)
         self._show(lines, "Launch  ^l", now=not review.problems)
         self.entitle(draft)
 
@@ -147,9 +151,12 @@ def _what(plan: LaunchPlan) -> list[str]:
     return [words[0] if len(words[0]) <= 60 else f"{words[0][:59]}…", *words[1:]]
 
 
-def _of_problems(problems: Sequence[Problem]) -> list[Content]:
-    lines = [Content.styled(f"✗ {clean(str(p))}", "$text-error") for p in problems[:_MOST_PROBLEMS]]
-    more = len(problems) - _MOST_PROBLEMS
+def _of_problems(problems: Sequence[Problem], labels: Sequence[str]) -> list[Content]:
+    rest = [p for p, label in zip_longest(problems, labels) if not label]
+    lines = [Content.styled(f"✗ {clean(str(p))}", "$text-error") for p in rest[:_MOST_PROBLEMS]]
+    if named := ", ".join(dict.fromkeys(filter(None, labels))):
+        lines.append(Content.styled(f"✗ see the form: {clean(named)}", "$text-error"))
+    more = len(rest) - _MOST_PROBLEMS
     return [*lines, *([Content.styled(f"  and {more} more", "$text-muted")] if more > 0 else [])]
 
 

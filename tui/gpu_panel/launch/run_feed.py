@@ -265,6 +265,7 @@ def _line(digest: Digest) -> RunLine:
                    state.created, state.ended, state.reason, started=state.started,
                    job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
                    tags=digest.notes.tags, note=digest.notes.note,
+                   verdict=digest.notes.verdict,
                    warnings=tuple(one.message for one in state.warnings),
                    seconds=state.took(time.time()), sweep=digest.sweep,
                    settings=digest.settings, read=False)

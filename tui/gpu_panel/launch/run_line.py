@@ -67,6 +67,8 @@ class RunLine:
     task: str = ""
     """The task's class as module:Class, or the command."""
     tags: tuple[str, ...] = ()
+    verdict: str | None = None
+    """"keep" or "discard"; None: nobody has said."""
     note: str = ""
     seconds: float | None = None
     sweep: Member | None = None
@@ -88,7 +90,8 @@ class RunLine:
         """What it can be found by."""
         return Asked({"id": (self.id,), "name": (self.name,), "preset": (self.preset,),
                       "task": (self.task,), "mode": (self.mode,), "state": (self.state,),
-                      "tag": self.tags, "note": (self.note,)}, self.settings)
+                      "tag": self.tags, "note": (self.note,),
+                      "verdict": (self.verdict or "",)}, self.settings)
 
 
 def ranks_by_pid(runs: Iterable[RunLine]) -> dict[int, tuple[RunLine, int]]:
@@ -197,6 +200,7 @@ COLUMNS: dict[str, Column] = {c.name: c for c in (
     _text("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30),
     _text("mode", mode_text, 14, "dim"),
     _text("tags", lambda r: " ".join(r.tags), 20, "accent"),
+    _text("verdict", lambda r: r.verdict or "", 7, "strong"),
     Column("step", _steps, lambda r: r.step, falls=True, width=20, right=True),
     Column("loss", lambda r, w: units.loss(r.loss) if r.loss is not None else
            _WAITS * (not r.read), lambda r: _finite(r.loss), width=8, right=True),
@@ -242,14 +246,15 @@ def these(names: Sequence[str]) -> tuple[Column, ...]:
     return tuple(found for name in names if (found := find(name)) is not None)
 
 
-DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "curve", "speed", "time")
+DEFAULT = ("state", "run", "name", "mode", "tags", "verdict", "step", "loss", "curve", "speed",
+           "time")
 
 _OTHERS = "*"
 """Stands for every column that is none of `COLUMNS`, the last one first."""
 _SHRINK = (("begun", 0), ("note", 20), ("task", 14), ("step", 14), ("speed", 0), ("tags", 8),
            ("note", 0), ("task", 0), ("step", 5), ("time", 0), ("name", 14), ("preset", 0),
            (_OTHERS, 8), ("tags", 0), ("state", 2), ("mode", 0), ("name", 10), (_OTHERS, 0),
-           ("curve", 0), ("step", 0), ("loss", 0))
+           ("curve", 0), ("verdict", 0), ("step", 0), ("loss", 0))
 """How the columns get narrower or go, the least important first, until all fit."""
 GAP = MARK_WIDTH = 2
 _LONGEST_CURVE = 40
@@ -356,10 +361,11 @@ def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = 
         if column.name == "curve":
             style = layout.hues.get(line.id, "accent" if line.live else "dim")
         parts.append((text + " " * GAP, style))
-    words = [] if below else remarks(line)
-    if line.live and not words and line.seconds_left is not None:
-        words = [(f"{units.clock(line.seconds_left)} left", "")]
-    return (*parts, *joined([*words, *_ago(line)]))
+    words = joined([] if below else remarks(line))
+    when = [(f"{units.clock(line.seconds_left)} left", "")] \
+        if line.live and not words and line.seconds_left is not None else _ago(line)
+    gap = layout.room - _length(words) - _length(when)  # so that it stands at the right edge
+    return (*parts, *words, (" " * (gap if when else 0), ""), *when)
 
 
 def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
@@ -405,7 +411,7 @@ def joined(parts: Sequence[Part]) -> Line:
     return tuple(out)
 
 
-def _length(line: Line) -> int:
+def _length(line: Iterable[Part]) -> int:
     return sum(cells(text) for text, _ in line)
 
 

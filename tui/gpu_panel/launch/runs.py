@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events, work
 from textual.binding import BindingType
@@ -81,7 +81,7 @@ class FilterInput(Input):
 _ASK_SLURM = 3.0
 """Seconds between two checks whether there are jobs of Slurm, and whether it is time to ask."""
 _DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
-         "note": "named", "tags": "tagged", "move": "moved", "open": "opened"}
+         "note": "named", "tags": "tagged", "judge": "judged", "move": "moved", "open": "opened"}
 _OF_ONE = ("resume", "again", "note", "move")
 
 
@@ -95,7 +95,7 @@ class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]
     KEYS = keys.of("runs", "filter")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "remove", "move", "note", "tags", "export"})
+        "stop", "resume", "remove", "move", "note", "tags", "judge", "export"})
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks it to
 save and end; u resumes a run that has ended; e loads a run's settings into the
@@ -107,12 +107,12 @@ move one forward and back; s removes it.
 The runs of a sweep are one line: enter opens its table, → and ← show and hide its runs here.
 
 / looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
-name, preset, task, mode, tag, state and note, as in state:failed tag:lr; -WORD leaves out what
-matches. o sorts by the next column, O reverses the order, C chooses the columns. n gives a run a
-name, t tags.
+name, preset, task, mode, tag, state, note and verdict, as in state:failed verdict:keep; -WORD
+leaves out what matches. o sorts by the next column, O reverses the order, C chooses the columns. n
+gives a run a name, t tags; K says that its result is worth keeping, D that it is not.
 
-m marks runs. Then s, x and t are for all marked runs, after one question that names them, and c
-compares them. Esc clears the marks, then the filter."""
+m marks runs. Then s, x, t, K and D are for all marked runs, s and x after one question that names
+them, and c compares them. Esc clears the marks, then the filter."""
 
     @dataclass
     class Read(Message):
@@ -591,6 +591,17 @@ compares them. Esc clears the marks, then the filter."""
         typed = await self.app.push_screen_wait(asking)
         if typed or (typed == "" and tags is not None):
             await run_actions.write_on(self.app, targets, asking.change(typed))
+            self._list_anew()
+
+    @guarded("run", exclusive=True)
+    async def action_judge(self, verdict: Literal["keep", "discard"]) -> None:
+        """Say this of the marked runs, or of the one under the cursor; or take it back, if it is
+        said of all of them."""
+        from gpu_panel.launch import run_actions
+
+        if targets := self.targets:
+            new = None if all(line.verdict == verdict for line in targets) else verdict
+            await run_actions.write_on(self.app, targets, lambda now: replace(now, verdict=new))
             self._list_anew()
 
     @guarded("run", exclusive=True)

@@ -1,5 +1,5 @@
-"""The launch screen: devices, what will run, and the runs with their preview; the form, or the
-details of a device, come in the place of the runs.
+"""The launch screen: devices, what will run, and the runs with their preview. The form, or the
+details of a device, lie over the preview, and without the room for both over the list too.
 
 What is typed and ticked goes into one draft; the engine reviews the draft, and the panes show its
 answer. A pane owns its content and its keys; the screen passes messages between panes.
@@ -59,6 +59,7 @@ class LaunchScreen(PaneScreen):
     CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue"})
     PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane, PreviewPane)
     AUTO_FOCUS = "#devices"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-roomy")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (21, "-short"), (34, "-tall")]  # noqa: RUF012  Textual's way
 
     def __init__(self, source: DeviceSource, preset: str | None = None,
@@ -96,13 +97,13 @@ class LaunchScreen(PaneScreen):
             yield self.bar
         with Container(id="top"):
             yield self.devices
-        yield self.form
         yield self.plan
-        yield self.detail
         with self.lower:
             with Vertical(id="list"):
                 yield self.runs
             yield self.preview
+            yield self.form
+            yield self.detail
         yield KeyBar()
 
     # --- start: everything slow happens after the first frame ----------------------------------
@@ -286,14 +287,22 @@ class LaunchScreen(PaneScreen):
         return found
 
     def _show_review(self, found: Review) -> None:
-        self.review, draft = found, self.draft
-        self.plan.show_review(found, draft.title, as_before(draft.run, draft.differences())
-                              if draft.run and found.plan is not None else "")
+        self.review = found
         self.form.show_review(found)
         self.devices.show_problems(found.problems)
+        self._paint_plan()
         of_devices = [p.key.startswith("devices.") for p in found.problems]
         self.bar.mark("devices", "✗" if any(of_devices) else "")
         self.bar.mark("form", "" if all(of_devices) else "✗")
+
+    def _paint_plan(self) -> None:
+        """Show what would run, or the problems: one that the open form shows is only named."""
+        if (found := self.review) is None:
+            return
+        draft, form = self.draft, self.form if self.has_class("-pane-form") else None
+        self.plan.show_review(found, draft.title, as_before(draft.run, draft.differences())
+                              if draft.run and found.plan is not None else "",
+                              form.labels(found.problems) if form is not None else [])
 
     @property
     def run_at_hand(self) -> str:
@@ -439,6 +448,7 @@ class LaunchScreen(PaneScreen):
             self._close_detail()
         self.bar.active = name
         self.update_classes({f"-pane-{tab}": tab == name for tab, _ in self.tabs()})
+        self._paint_plan()
 
     def action_jump(self) -> None:
         if self.form.ready:

@@ -123,13 +123,15 @@ class SweepPage(SweepCurves):
         assert self._sweep is not None
         reading = asyncio.create_task(self._runs.follow())
         try:
-            while not self._runs.caught_up or self._runs.live:
-                self.paint()
+            self.paint()
+            going_on = True
+            while going_on:  # once at least: a member of a sweep that had ended may be tried again
                 await asyncio.wait({reading}, timeout=AGAIN)
                 if reading.done():
                     reading.result()
                 await in_thread(self._sweep.gather)
-            self.paint()
+                self.paint()
+                going_on = not self._runs.caught_up or self._runs.live
         finally:
             reading.cancel()
 

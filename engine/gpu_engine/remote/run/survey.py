@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import msgspec
 
@@ -74,13 +73,13 @@ class Checkup:
     def to_dict(self) -> dict[str, object]:
         """For scripts."""
         there = self.machine
-        about: dict[Any, Any] = dict.fromkeys(("opened", "welcome", "inventory", "clock"))
-        if there is not None:
-            welcome = msgspec.to_builtins(there.welcome)
-            about = {"opened": there.opened, "welcome": welcome, "clock": there.skew,
-                     "inventory": welcome.pop("inventory")}
+        welcome = there and msgspec.to_builtins(there.welcome)
+        if welcome is not None:
             del welcome["kind"], welcome["code"]
-        return {"host": asdict(self.host), **about, "problems": self.problems, "ok": self.ok}
+        return {"host": asdict(self.host), "opened": there and there.opened,
+                "clock": there and there.skew,
+                "inventory": welcome and welcome.pop("inventory"), "welcome": welcome,
+                "problems": self.problems, "ok": self.ok}
 
 
 def check(hosts: Iterable[Host]) -> list[Checkup]:

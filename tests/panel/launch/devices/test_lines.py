@@ -254,6 +254,22 @@ def test_of_two_readings_within_a_second_the_last_one_counts():
     assert history.utilization("0", 300)[-1] == pytest.approx(0.8)
 
 
+def test_a_card_whose_memory_is_held_for_nothing_says_so():
+    alice = DeviceProcess(7, 40 << 30, user="alice", command="python train.py", started=100.0)
+
+    def seen(*busy: float) -> DeviceTable:
+        """After an hour in which it computed in these seconds."""
+        machine, history = gpus(1), History()
+        sample = Sample(machine.devices[0], 0.0, 41 << 30, 80 << 30, processes=(alice,))
+        history.learn([Snapshot(float(i), (replace(sample, utilization=0.5 * (i in busy)),))
+                       for i in range(0, 3601, 10)])
+        return look(machine, sample, history=history)
+
+    assert "idle 60 min: alice" in text(seen(0))
+    assert "idle 30 min: alice" in text(seen(1790))
+    assert "idle" not in text(seen(1800))
+
+
 # --- what is offered and judged ----------------------------------------------------------------
 
 

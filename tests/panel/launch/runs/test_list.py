@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,26 @@ async def test_a_name_is_written_on_a_run():
             (run.path / "notes.json").chmod(0o600)
 
 
+async def test_what_is_kept_of_a_night():
+    good, bad, other = ended("good", age=5), ended("bad", age=10), ended("other", age=15)
+
+    def said() -> list[str | None]:
+        return [notes.read(run.path).verdict for run in (good, bad, other)]
+
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 3)
+        await pilot.press("K", "down", "D")
+        await until(pilot, lambda: said() == ["keep", "discard", None])
+        await until(pilot, lambda: re.search(r"good +keep ", shown(table)) is not None)
+        await pilot.press("M", "K")  # of the marked runs not all are kept
+        await until(pilot, lambda: said() == ["keep", "keep", "keep"])
+        await until(pilot, lambda: shown(table).count(" keep ") == 3)
+        await pilot.press("K")
+        await until(pilot, lambda: said() == [None, None, None])
+        await pilot.press("escape", "home", "D", "slash", *"verdict:discard", "enter")
+        await until(pilot, lambda: table.keys == [good.id])
+
+
 LINE = RunLine(Run(Path("3f2a")), "bytes-gpt", "ddp", 2, "running", True, 1.0, step=1240,
                total=5862, loss=1.832, history=(3.0, 2.0), samples_per_s=12400.0,
                seconds_left=252.0, preset="bytes-gpt", tags=("lr",), seconds=99.0)
@@ -232,7 +253,7 @@ def test_columns_fit_and_end_stays_legible(width, chosen):
     assert columns.room >= 14
     for line in lines:
         row = "".join(text for text, _ in run_line(line, columns))
-        assert row[used:] == "04:12 left"
+        assert row[used:] == "04:12 left".rjust(columns.room)
     head = "".join(text for text, _ in head_line(columns, "loss", turned=False))
     assert len(head) == used
 

@@ -1,0 +1,174 @@
+"""Devices without a run: gpu-engine hold and release.
+
+A hold is a lease like a run's. The process that has it ends when the time is up by the machine's
+own clock since boot, which no change of the date moves, or when the lease's file is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from gpu_engine.cli.output import echo
+from gpu_engine.common import paths
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_engine.devices.leases import Leases
+    from gpu_engine.devices.records import Device, Inventory
+
+_LOOK = 1.0
+"""Seconds between two looks at the lease's file."""
+_PATIENCE = 10.0
+"""Seconds between SIGTERM and SIGKILL for a command whose time is up."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-n", "count", type=click.IntRange(1), help="So many of the freest devices (1).")
+@click.option("--devices", "ids", metavar="IDS", help="These devices: 0,1.")
+@click.option("--for", "span", metavar="TIME", help="For so long: 90m, 4h, 2d.")
+@click.option("--why", default="", help="What for: others see it beside the device.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def hold(count: int | None, ids: str | None, span: str | None, why: str, command: tuple[str, ...]
+         ) -> None:
+    """Hold devices without a run, so that no run of gpu-panel takes them: for a time, or while
+    COMMAND runs, which sees these devices only. `gpu-engine release` ends it, and so does a reboot.
+
+    \b
+    gpu-engine hold -n 1 --for 4h --why "reading about attention"
+    gpu-engine hold --devices 0 -- jupyter lab
+    """
+    from gpu_engine.common import values
+    from gpu_engine.devices import leases, use_log
+    from gpu_engine.devices.backends import registry
+
+    seconds = values.seconds(span) if span is not None else None
+    if span is not None and not seconds:
+        raise UserError(f"--for {span}: no length of time; give 90m, 4h or 2d")
+    if seconds is None and not command:
+        raise UserError("say for how long (--for 4h), or give the command that needs the devices")
+    inventory, devices = _chosen(count, ids)
+    hold = leases.Hold(leases.new_name(), why or clean(" ".join(command), 60),
+                       time.time() + seconds if seconds else None)
+    lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold)
+    use_log.hold_began(hold, devices)
+    lease.callback(use_log.hold_ended, hold.name)
+    names = ", ".join(d.label for d in devices)
+    end = _now() + seconds if seconds else None
+    file = paths.leases_folder() / hold.name
+    if command:
+        echo(f"{names} held while this runs", err=True)
+        with lease:
+            sys.exit(_run(command, registry.environment(inventory.source, devices), end))
+    _tell_of_logout()
+    echo(f"{names} held until {time.strftime('%Y-%m-%d %H:%M', time.localtime(hold.until))}; "
+         f"gpu-engine release ends it")
+    sys.stdout.flush()
+    if os.fork() == 0:
+        _keep(lease, file, end)
+    os._exit(0)  # the child has the lease now: nothing is to be let go here
+
+
+@click.command()
+@click.argument("devices", nargs=-1)
+def release(devices: tuple[str, ...]) -> None:
+    """End your hold of these DEVICES (as in "GPU 0", or 0); without any, the only one there is. A
+    command that was started with it goes on."""
+    from gpu_engine.devices import leases, use_log
+
+    folder = paths.leases_folder()
+    holds = leases.holds(folder)
+    wanted = {name.rpartition(" ")[2].rpartition(":")[2] for name in devices}
+    found = [(file, labels) for file, labels in holds
+             if wanted & {label.rpartition(" ")[2] for label in labels}] if wanted else holds
+    if not found or (not wanted and len(found) > 1):
+        there = "; ".join(", ".join(labels) for _, labels in holds) or "nothing"
+        raise UserError(f"you hold {there}" + (": say which device" if not wanted and holds else
+                                               ""))
+    for file, labels in found:
+        leases.let_go(folder, file.path.name)
+        use_log.hold_ended(file.path.name)
+        echo(f"{', '.join(map(clean, labels))} released")
+
+
+def _chosen(count: int | None, ids: str | None) -> tuple[Inventory, list[Device]]:
+    """The devices that are asked for. Raises UserError."""
+    from gpu_engine.devices.discover import discover
+    from gpu_engine.launching.launcher import pick
+    from gpu_engine.spec.schema import DevicesSpec, RunSpec
+
+    if count is not None and ids is not None:
+        raise UserError("-n takes the freest devices, --devices those that it names: give one of "
+                        "them")
+    inventory = discover()
+    names = [name.strip() for name in ids.split(",")] if ids is not None else None
+    spec = RunSpec(devices=DevicesSpec(ids=names) if names else DevicesSpec(pick=count or 1))
+    if spec.devices.pick and spec.devices.pick > len(inventory.devices):
+        raise UserError(f"there are {len(inventory.devices)} devices")
+    devices = [(name, inventory.find(name)) for name in pick(spec, inventory).devices.ids or ()]
+    if missing := [name for name, device in devices if device is None]:
+        there = ", ".join(d.id for d in inventory.devices)
+        raise UserError(f"there is no device {', '.join(missing)}; there are {there}")
+    return inventory, [device for _, device in devices if device is not None]
+
+
+def _now() -> float:
+    """Seconds since boot, those of a suspended machine included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], end: float | None) -> int:
+    """Run the person's command in the foreground, with its terminal, until `end` at most. Returns
+    its exit code, or 128 and the number of the signal that ended it. Raises UserError."""
+    try:
+        child = subprocess.Popen(command, env=os.environ | environment)
+    except OSError as err:
+        raise UserError(f"{command[0]}: {err.strerror}") from None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the command's
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: child.send_signal(received))
+    while True:
+        try:
+            code = child.wait(_LOOK)
+            return code if code >= 0 else 128 - code
+        except subprocess.TimeoutExpired:
+            if end is not None and _now() >= end:
+                echo("the time is up: the command is asked to end", err=True)
+                child.terminate()
+                end = None
+                try:
+                    child.wait(_PATIENCE)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+
+
+def _keep(lease: Leases, file: Path, end: float | None) -> NoReturn:
+    """Keep the lease in this process, which has no terminal, until `end` or until its file is
+    gone."""
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+        os.chdir("/")
+        while (end is None or _now() < end) and file.exists():
+            time.sleep(_LOOK)
+        lease.close()
+    finally:
+        os._exit(0)
+
+
+def _tell_of_logout() -> None:
+    from gpu_engine.launching import logind
+
+    if warning := logind.here():
+        echo(f"note: {warning}", err=True)

@@ -1,0 +1,128 @@
+"""Who has used which device without a run of ours: holds, and other people's processes for as long
+as a panel looked. It stands in `usage/` of the home, a file of lines for each month, which this
+user's own programs append to and nothing else reads than `gpu-engine usage`."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_engine.common import paths
+from gpu_engine.common.clean import clean
+from gpu_engine.devices import leases
+from gpu_engine.devices.leases import Hold
+from gpu_engine.devices.records import Device, Snapshot
+
+SLOT = 600
+"""Seconds that one look at another user's process stands for."""
+_LONGEST = 64 << 20
+"""Bytes of a month that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """That somebody had a device for a time."""
+
+    user: str
+    device: str
+    """Its label: "GPU 1", on another machine "GPU 1 on gpu2"."""
+    start: float
+    """Unix seconds, as is end."""
+    end: float
+    run: str | None = None
+    kind: str = "run"
+    """"run", "hold" or "seen": another user's process, in slots of ten minutes in which a panel
+    looked."""
+
+
+def hold_began(hold: Hold, devices: Iterable[Device]) -> None:
+    """Note a hold."""
+    _append({"hold": hold.name, "devices": [d.label for d in devices], "from": time.time()})
+
+
+def hold_ended(name: str) -> None:
+    """Note the end of a hold."""
+    _append({"hold": name, "to": time.time()})
+
+
+class Others:
+    """Notes other users' processes on GPUs, once a slot for each user and device."""
+
+    def __init__(self) -> None:
+        self._slot = 0
+        self._noted: set[tuple[str, str]] = set()
+
+    def note(self, shot: Snapshot) -> None:
+        """Take in a snapshot. Writes a line for what is new in this slot."""
+        slot, me = int(shot.taken) // SLOT, getpass.getuser()
+        if slot != self._slot:
+            self._slot, self._noted = slot, set()
+        users = {(p.user, s.device.label) for s in shot.samples for p in s.processes or ()
+                 if p.kind != "graphics" and p.user is not None and p.user != me}
+        for user, label in sorted(users - self._noted):
+            _append({"seen": slot, "user": user, "devices": [label]})
+        self._noted |= users
+
+
+def read(since: float, now: float) -> tuple[list[Use], int]:
+    """What was used between two times, and how many holds are left out, as their process was
+    killed and nobody knows when."""
+    begun: dict[str, list[Use]] = {}
+    seen: set[tuple[int, str, str]] = set()
+    uses, me = list[Use](), getpass.getuser()
+    for line in _lines(since):
+        devices = line.get("devices")
+        if not isinstance(devices, list):
+            devices = []
+        labels = [clean(label, 80) for label in devices if isinstance(label, str)][:64]
+        name, slot, user = line.get("hold"), line.get("seen"), line.get("user")
+        if isinstance(name, str) and isinstance(start := line.get("from"), int | float):
+            begun[name] = [Use(me, label, start, now, kind="hold") for label in labels]
+        elif isinstance(name, str) and isinstance(to := line.get("to"), int | float):
+            uses += [replace(use, end=to) for use in begun.pop(name, ())]
+        elif isinstance(slot, int) and isinstance(user, str) and labels:
+            seen.add((slot, clean(user, 80), labels[0]))
+    uses += [Use(user, label, slot * SLOT, (slot + 1) * SLOT, kind="seen")
+             for slot, user, label in seen]
+    live = {file.path.name for file, _ in leases.holds(paths.leases_folder())}
+    uses += [use for name in live for use in begun.get(name, ())]
+    return [replace(use, start=max(use.start, since), end=min(use.end, now))
+            for use in uses if use.start < now and use.end > since], len(begun.keys() - live)
+
+
+def _folder() -> Path:
+    return paths.home() / "usage"
+
+
+def _append(line: dict[str, Any]) -> None:
+    """Losing a line is better than failing a hold or a panel for it."""
+    with contextlib.suppress(OSError):
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(folder / time.strftime("%Y-%m.jsonl", time.gmtime()), os.O_WRONLY | os.O_CREAT
+                     | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(fd)
+
+
+def _lines(since: float) -> Iterator[dict[str, Any]]:
+    # A hold may have begun in the month before.
+    first = time.strftime("%Y-%m", time.gmtime(since - 31 * 86400))
+    with contextlib.suppress(OSError):
+        for path in sorted(_folder().glob("????-??.jsonl")):
+            if path.stem < first or not stat.S_ISREG(path.lstat().st_mode):
+                continue
+            for line in path.read_bytes()[-_LONGEST:].splitlines():
+                with contextlib.suppress(ValueError, RecursionError):
+                    if isinstance(found := json.loads(line), dict):
+                        yield found

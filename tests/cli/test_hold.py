@@ -1,0 +1,93 @@
+"""Devices that a person holds without a run, on CPU slots."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.common import procs
+from gpu_engine.devices import leases
+
+from ..conftest import wait_for
+
+WIDE = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'] == '', flush=True); "
+
+
+def engine(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "gpu_engine", *words], capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
+
+
+def states() -> dict[str, str]:
+    devices = json.loads(engine("devices", "--json").stdout)["devices"]
+    return {d["id"]: f"{d['state']}: {d['reason']}" for d in devices if d["id"] in ("cpu:0",)}
+
+
+def keepers() -> list[int]:
+    """The processes of this test that keep a hold."""
+    home = os.environ["GPU_PANEL_HOME"].encode()
+    found = []
+    for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal()):
+        try:
+            if b"hold" in procs.arguments(pid) and b"GPU_PANEL_HOME=" + home in \
+                    procs.environment(pid):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_device_is_held_for_a_time_by_nobody_s_run_and_let_go(home):
+    done = engine("hold", "--devices", "cpu:0", "--for", "1h", "--why", "reading")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("CPU 0 held until ")
+    assert len(keepers()) == 1
+    assert ": reading" in states()["cpu:0"]
+    assert states()["cpu:0"].startswith("leased: held by ")
+    again = engine("hold", "--devices", "cpu:0", "--for", "1h")
+    assert again.returncode == 2
+    assert "CPU 0 is held by" in again.stderr
+    assert "reading" in again.stderr
+    assert "say which device" not in engine("release").stdout
+    assert leases.holds(home / "leases") == []
+    assert not states()["cpu:0"].startswith("leased")
+    wait_for(lambda: not keepers())
+    assert "you hold nothing" in engine("release").stderr
+
+
+def test_a_hold_ends_by_itself_and_with_its_keeper(home):
+    engine("hold", "--devices", "cpu:0", "--for", "1s", "--why", "short")
+    wait_for(lambda: not keepers())
+    assert not states()["cpu:0"].startswith("leased")
+    engine("hold", "--devices", "cpu:0", "--for", "1h")
+    os.kill(keepers()[0], 9)  # as a reboot does
+    wait_for(lambda: not states()["cpu:0"].startswith("leased"))
+
+
+def test_a_command_has_the_device_while_it_runs(home):
+    look = f"{WIDE} os.system('{sys.executable} -m gpu_engine devices'); sys.exit(3)"
+    done = engine("hold", "--devices", "cpu:0", "--", sys.executable, "-c", look)
+    assert done.returncode == 3
+    assert done.stdout.startswith("True\n")
+    assert "leased: held by" in done.stdout
+    assert leases.holds(home / "leases") == []
+    late = engine("hold", "--devices", "cpu:0", "--for", "1s", "--", "sleep", "1000")
+    assert late.returncode == 128 + 15
+    assert "the time is up" in late.stderr
+    assert "no-such: No such file" in engine(
+        "hold", "--devices", "cpu:0", "--", "no-such").stderr
+    assert leases.holds(home / "leases") == []
+
+
+@pytest.mark.parametrize(("words", "wrong"), [
+    ((), "say for how long"), (("--for", "soon"), "--for soon: no length of time"),
+    (("--for", "1h", "--devices", "gpu:99"), "there is no device gpu:99"),
+    (("--for", "1h", "-n", "1", "--devices", "cpu:0"), "give one of them")])
+def test_what_can_not_be_held(home, words, wrong):
+    done = engine("hold", *words)
+    assert done.returncode == 2
+    assert wrong in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,95 @@
+"""Device-hours, worked out by hand."""
+
+import json
+import os
+import time
+
+import pytest
+
+from gpu_engine.devices import leases, use_log
+from gpu_engine.devices.records import DeviceProcess, Sample, Snapshot
+from gpu_engine.devices.use_log import Others, Use
+from gpu_engine.report import usage
+
+from ..conftest import gpus
+
+HOUR = 3600.0
+NOW = time.time()
+
+
+@pytest.fixture
+def run(home):
+    """Makes a run's folder, whose attempts began and ended so many hours ago."""
+    def make(name: str, labels: dict[str, str | None], *hours: tuple[float, float]) -> None:
+        folder = home / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps({"state": "completed", "attempts": [
+            {"number": n, "started": NOW - first * HOUR, "ended": NOW - last * HOUR}
+            for n, (first, last) in enumerate(hours, 1)]}))
+        (folder / "plan.json").write_text(json.dumps({"ranks": [
+            {"host": host, "devices": [{"label": label}]} for label, host in labels.items()]}))
+    return make
+
+
+def hours(uses: list[Use], by: str) -> dict[str, tuple[float, float, float]]:
+    return {row.name: (round(row.runs / HOUR, 3), round(row.holds / HOUR, 3),
+                       round(row.seen / HOUR, 3)) for row in usage.sums(uses, by)}
+
+
+def test_attempts_count_and_the_time_between_them_does_not(home, run):
+    run("aaaa", {"GPU 0": None, "GPU 1": None}, (10, 8), (5, 4))  # 2 devices for 3 hours
+    run("bbbb", {"GPU 0": None, "GPU 3": "gpu2"}, (30, 20))  # the last 4 of 10 hours count
+    run("cccc", {"GPU 0": None}, (100, 90))
+    (home / "runs" / "dddd").mkdir()
+    (home / "runs" / "dddd" / "state.json").write_text("{")
+    uses = list(usage.of_runs(NOW - 24 * HOUR, NOW))
+    assert hours(uses, "run") == {"bbbb": (8.0, 0, 0), "aaaa": (6.0, 0, 0)}
+    assert hours(uses, "device") == {"GPU 0": (7.0, 0, 0), "GPU 3 on gpu2": (4.0, 0, 0),
+                                     "GPU 1": (3.0, 0, 0)}
+    assert [row[0] for row in hours(uses, "user").values()] == [14.0]
+
+
+def test_a_hold_counts_until_it_ended_and_is_left_out_if_nobody_knows(home):
+    first, second = (leases.Hold(leases.new_name(), "", None) for _ in range(2))
+    before = time.time()
+    with leases.acquire(home / "leases", gpus(2).devices, None, hold=first):
+        use_log.hold_began(first, gpus(2).devices)
+        use_log.hold_began(second, gpus(1).devices)  # whose process was killed
+        uses, unknown = use_log.read(before - HOUR, before + HOUR)
+        assert (hours(uses, "user").popitem()[1], unknown) == ((0, 2.0, 0), 1)
+    use_log.hold_ended(first.name)
+    use_log.hold_ended(first.name)
+    uses, unknown = use_log.read(before - HOUR, before + HOUR)
+    assert unknown == 1
+    assert {use.device for use in uses} == {"GPU 0", "GPU 1"}
+    assert all(0 <= use.end - before < 60 for use in uses)
+
+
+def test_others_count_in_slots_in_which_somebody_looked(home):
+    def shot(at: float, *users: str) -> Snapshot:
+        return Snapshot(at, tuple(Sample(d, processes=tuple(
+            DeviceProcess(n, user=user) for n, user in enumerate(users))) for d in gpus(1).devices))
+
+    start = NOW // use_log.SLOT * use_log.SLOT
+    panels = Others(), Others()  # two are open: it is one process all the same
+    for panel in panels:
+        for second in (0, 1, 599, 600, 3000):
+            panel.note(shot(start + second, "alice", "alice", "bob"))
+        panel.note(shot(start + 3001, "carol"))
+        panel.note(Snapshot(start, (Sample(gpus(1).devices[0], processes=(
+            DeviceProcess(9, kind="graphics", user="gdm"),)),)))
+    uses, _ = use_log.read(start - HOUR, start + 2 * HOUR)
+    assert hours(uses, "user") == {"alice": (0, 0, 0.5), "bob": (0, 0, 0.5),
+                                   "carol": (0, 0, 0.167)}
+
+
+@pytest.mark.parametrize("line", ["[]", "{", "{\"hold\": 3}", "{\"hold\": \"x\", \"to\": 1}",
+                                  "{\"seen\": 1, \"user\": \"a\", \"devices\": [{}]}",
+                                  "{\"hold\": \"x\", \"from\": \"y\", \"devices\": 7}"])
+def test_odd_lines_are_passed_over(home, line):
+    folder = home / "usage"
+    folder.mkdir(parents=True)
+    (folder / time.strftime("%Y-%m.jsonl", time.gmtime())).write_text(line + "\n")
+    os.mkfifo(folder / "2099-01.jsonl")
+    (folder / "2099-02.jsonl").symlink_to("/dev/zero")
+    assert use_log.read(0.0, NOW) == ([], 0)
