@@ -379,20 +379,21 @@ def _size(value: object) -> int:
 
 @click.command()
 @click.option("--allow", default="", metavar="run,stop",
-              help="Also let the agent start runs, and stop those that it has started.")
+              help="Let it start runs, and stop its own.")
 @click.option("--max-devices", type=click.IntRange(1), metavar="N",
-              help="How many devices its live and waiting runs may have together.")
+              help="Devices of its live and waiting runs.")
 @click.option("--max-runs", type=click.IntRange(1), metavar="N",
-              help="How many of its runs may be live or wait at once.")
+              help="Its live and waiting runs.")
 @click.option("--limit", metavar="TIME",
-              help="How long each of its runs may take, from its start: 5m, 1h30m.")
+              help="How long each run may take: 5m, 1h30m.")
 @click.option("--as", "who", default="mcp", show_default=True, metavar="NAME",
-              help="Its runs get the tag agent:NAME, by which it knows them again.")
+              help="Its runs get the tag agent:NAME.")
 def command(allow: str, max_devices: int | None, max_runs: int | None, limit: str | None,
             who: str) -> None:
-    """Give an agent devices, runs, curves and logs as tools, over standard input and output (Model
-    Context Protocol). It may only look unless --allow says more. An agent's configuration starts
-    this: docs/agents.md."""
+    """Give an agent these commands as tools, by the Model Context Protocol on the standard streams.
+
+    It may only look unless --allow says more. The agent's configuration starts this: see
+    docs/agents.md."""
     from gpu_engine.runs.notes import require_tag
 
     allowed = frozenset(filter(None, allow.split(",")))
@@ -446,6 +447,5 @@ def _serve(rights: Rights) -> None:
 
 @click.command()
 def skill() -> None:
-    """Print a SKILL.md for an agent that types commands: how to try many short runs, read what came
-    of them, and keep the best."""
+    """Print a SKILL.md: how an agent that types commands tries many short runs."""
     echo(Path(__file__).with_name("skill.md").read_text(encoding="utf-8").rstrip())

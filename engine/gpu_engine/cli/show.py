@@ -120,11 +120,11 @@ def show(run: str, as_json: bool) -> None:
 @click.argument("run", default="last", shell_complete=tab.runs)
 @click.argument("value", required=False)
 @click.option("-n", "count", type=click.IntRange(2), default=200, show_default=True,
-              help="At most so many points, evenly spaced.")
+              help="At most so many points.")
 @for_scripts
 def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
-    """Print a VALUE of RUN (an id, the beginning of one, or "last") over its steps: loss,
-    eval:accuracy, or a name that was logged or printed. Unless given, the one of run.best."""
+    """Print a VALUE of RUN over its steps: loss, eval:accuracy, or a name that was logged or
+    printed; by default the one of run.best."""
     from gpu_engine.launching.lookup import find
     from gpu_engine.runs import summary
     from gpu_engine.spec.schema import parse_best
