@@ -51,6 +51,8 @@ def test_what_is_tried_is_compared_and_what_is_kept_comes_back(folder: Path) -> 
     Path("weights").unlink()
     out = called("code", one)
     assert (out.stdout, out.stderr) == ("", "no file differs\n")
+    folder.rename(folder.with_name("moved"))
+    assert f"{folder} can't be read: " in called("code", one).stderr
 
 
 def test_after_a_day_only_the_code_of_what_is_kept_is_there(folder: Path) -> None:

@@ -214,5 +214,6 @@ def schema(name: str) -> object:
     any_of, known = msgspec.json.schema_components(
         types if isinstance(types, tuple) else [types], ref_template="#/$defs/{name}")
     # A number that is not finite is a text: `events.writer.json_safe`.
-    return {"title": f"gpu-engine {name} --json", "anyOf": list(any_of), "$defs": json.loads(
-        json.dumps(known).replace('"type": "number"', '"type": ["number", "string"]'))}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": f"gpu-engine {name} --json", "anyOf": list(any_of), "$defs": json.loads(
+                json.dumps(known).replace('"type": "number"', '"type": ["number", "string"]'))}
