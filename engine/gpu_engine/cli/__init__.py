@@ -30,7 +30,7 @@ _COMMANDS = {
     "hosts": "hosts:command", "slurm": "slurm:command", "notify": "notify:command",
     "doctor": "machine:doctor", "settings": "choices:settings", "completion": "machine:completion",
     "agent": "agent:command", "hold": "hold:hold", "release": "hold:release",
-    "usage": "usage:command"}
+    "usage": "usage:command", "fit": "fit:command"}
 """Each command's file here, and its function in it."""
 
 
