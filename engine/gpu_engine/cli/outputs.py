@@ -22,7 +22,9 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import KINDS
 from gpu_engine.events.view import Progress
 from gpu_engine.export.exporter import Exported
+from gpu_engine.launching.fit import Trial
 from gpu_engine.notify.config import To
+from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.report.usage import Sum
@@ -164,6 +166,8 @@ OUTPUTS = {
                      devices=list[_with(Sample, Device, Availability, device=None)]),
     "doctor": _of("Doctor", ok=bool, findings=list[_with(Finding, check=str)]),
     "export": (Weights, list[Exported]),
+    "fit": _of("Fit", largest=int | None, knee=int | None, trials=list[Trial],
+               proposal=Batch | None),
     "hosts": _of("Hosts", hosts=list[Host], file=str),
     "hosts check": list[CheckedHost],
     "note": _with(Notes, id=str),
