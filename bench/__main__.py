@@ -10,7 +10,8 @@ import importlib
 import os
 import sys
 
-NAMES = ("start", "launch", "step", "observe", "big", "monitor", "save", "runs", "line", "panel")
+NAMES = ("start", "launch", "step", "observe", "big", "monitor", "save", "runs", "line", "panel",
+         "night")
 
 
 def main() -> None:

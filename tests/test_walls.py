@@ -36,7 +36,7 @@ def imports(file: Path) -> set[str]:
     "from gpu_engine.spec.catalog import builtin\nbuiltin()",
     "from gpu_engine import RunSpec, launch"])
 def test_neither_panel_nor_command_line_imports_torch(code):
-    assert not modules_after(code) & {"torch", "numpy", "scipy", "sklearn"}
+    assert not modules_after(code) & {"torch", "numpy", "scipy", "sklearn", "mcp", "pydantic"}
 
 
 @pytest.mark.parametrize("code", ["import gpu_engine.cli",

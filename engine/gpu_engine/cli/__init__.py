@@ -13,24 +13,26 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import takewhile
 
 import click
 
 from gpu_engine import __version__
 from gpu_engine.cli import output
-from gpu_engine.common.errors import UserError, meant
+from gpu_engine.common.errors import Problem, UserError, meant
 
 _COMMANDS = {
     "run": "run:run", "plan": "run:plan", "devices": "machine:devices", "check": "check:command",
-    "runs": "runs:command", "show": "show:show", "note": "runs:note", "compare": "show:compare",
-    "code": "show:code", "logs": "ranks:logs", "stacks": "ranks:stacks", "trace": "ranks:trace",
-    "stop": "ranks:stop", "queue": "queue:command", "sweep": "sweep:command",
-    "resume": "run:resume", "export": "export:command", "report": "report:command",
-    "page": "report:page", "presets": "choices:presets", "describe": "choices:describe",
-    "hosts": "hosts:command", "slurm": "slurm:command", "notify": "notify:command",
-    "doctor": "machine:doctor", "settings": "choices:settings", "completion": "machine:completion",
-    "agent": "agent:command", "hold": "hold:hold", "release": "hold:release",
-    "usage": "usage:command", "fit": "fit:command"}
+    "runs": "runs:command", "show": "show:show", "curve": "show:curve", "note": "runs:note",
+    "compare": "show:compare", "code": "show:code", "logs": "ranks:logs", "stacks": "ranks:stacks",
+    "trace": "ranks:trace", "stop": "ranks:stop", "queue": "queue:command",
+    "sweep": "sweep:command", "resume": "run:resume", "export": "export:command",
+    "report": "report:command", "page": "report:page", "presets": "choices:presets",
+    "describe": "choices:describe", "hosts": "hosts:command", "slurm": "slurm:command",
+    "notify": "notify:command", "doctor": "machine:doctor", "settings": "choices:settings",
+    "completion": "machine:completion", "agent": "agent:command", "hold": "hold:hold",
+    "release": "hold:release", "usage": "usage:command", "fit": "fit:command", "mcp": "mcp:command",
+    "skill": "mcp:skill"}
 """Each command's file here, and its function in it."""
 
 
@@ -74,11 +76,13 @@ def mistakes_shown() -> Iterator[None]:
         yield
     except UserError as err:
         output.echo(f"{err.title}:\n{textwrap.indent(str(err), '  ')}", err=True)
+        _print_errors(err)
         sys.exit(2)
     except click.exceptions.Exit as err:
         sys.exit(err.exit_code)
     except click.ClickException as err:
         output.mistake(err)
+        _print_errors(err)
         sys.exit(err.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -87,4 +91,25 @@ def mistakes_shown() -> Iterator[None]:
         sys.exit(0)
     except Exception as err:  # noqa: BLE001  its message may hold anything
         output.fault(err)
+        _print_errors(err)
         sys.exit(1)
+
+
+def _print_errors(err: Exception) -> None:
+    """For a command with --json, on standard output."""
+    if "--json" in takewhile(lambda word: word != "--", sys.argv[1:]):
+        output.echo(output.in_json(errors(err)))
+
+
+def errors(err: Exception) -> dict[str, list[dict[str, object]]]:
+    """An error as a program gets it: {"errors": [{what, value, why, remedy}]}. What and value are
+    None where no single thing is to blame."""
+    if isinstance(err, UserError):
+        found = err.problems
+    elif isinstance(err, click.ClickException):
+        param = getattr(err, "param", None)
+        found = [Problem(param.opts[-1] if param is not None else
+                         getattr(err, "option_name", ""), None, err.format_message())]
+    else:
+        found = [Problem("", None, f"a fault of gpu-engine: {type(err).__name__}: {err}")]
+    return {"errors": [problem.to_dict() for problem in found]}

@@ -50,7 +50,7 @@ def in_json(value: object) -> str:
     """`value` as one document of strict JSON, for scripts."""
     from gpu_engine.events.writer import json_safe
 
-    text = json.dumps(json_safe(value), indent=2, allow_nan=False)
+    text = json.dumps(json_safe(value), indent=2, allow_nan=False, default=str)
     return text.replace("\x7f", "\\u007f")
 
 

@@ -160,11 +160,15 @@ _SPENT = _with(Parts, rank=None, workers=None, on_device=None, clock=str,
 OUTPUTS = {
     "check": Checked,
     "compare": _of("Compared", runs=list[RunFacts], differences=dict[str, list[_TEXT]]),
+    "curve": _of("Curve", id=str, value=str, least=_NUMBER, greatest=_NUMBER, last=_NUMBER,
+                 recorded=int, exact=bool, points=list[tuple[int, float]]),
     "describe": (task := _with(TaskInfo, whole=None, file=str, fields=list[_with(
         TaskField, total=False, required=None, kind=None, choices=list[str])]), list[task]),
     "devices": _with(Inventory, visible_variable=None, hidden=None, host=HostSample,
                      devices=list[_with(Sample, Device, Availability, device=None)]),
     "doctor": _of("Doctor", ok=bool, findings=list[_with(Finding, check=str)]),
+    "errors": _of("Errors", errors=list[_of("Error", what=_TEXT, value=Any, why=str,
+                                            remedy=_TEXT)]),
     "export": (Weights, list[Exported]),
     "fit": _of("Fit", largest=int | None, knee=int | None, trials=list[Trial],
                proposal=Batch | None),
@@ -202,7 +206,7 @@ OUTPUTS = {
         Sum, name=None, device_seconds=float, user=NotRequired[str], run=NotRequired[str],
         device=NotRequired[str])])}
 """The type of what each command prints, or a tuple of several; of `run` and `resume`, of a
-line."""
+line. errors: of one that fails."""
 
 
 def schema(name: str) -> object:

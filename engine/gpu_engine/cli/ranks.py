@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 @click.argument("run", default="last", shell_complete=tab.runs)
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option("-n", "count", type=click.IntRange(0), help="Only the last N lines of each.")
+@click.option("--search", metavar="TEXT", help="Only lines with TEXT, whatever its case.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run has ended.")
 @click.option("--supervisor", is_flag=True,
               help="Print the supervisor's own log instead; of a Slurm job, its script's.")
-def logs(run: str, rank: int | None, count: int | None, follow: bool,
+def logs(run: str, rank: int | None, count: int | None, search: str | None, follow: bool,
          supervisor: bool) -> None:
     """Print the logs of RUN's ranks (an id, the beginning of one, or "last").
 
@@ -47,7 +48,7 @@ def logs(run: str, rank: int | None, count: int | None, follow: bool,
     goes_on = StillOn(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
-    output = Output(lambda: files, count)
+    output = Output(lambda: files, count, search)
     while True:
         if follow:
             ask_slurm(found)
@@ -88,11 +89,11 @@ def of_ranks(run: Run) -> Output:
 
 class Output:
     """Prints logs as they grow. `files`: which, by the prefix of their lines; `count`: only the
-    last lines of what is in each at the beginning."""
+    last lines of what is in each at the beginning. `search`: only lines with this text."""
 
-    def __init__(self, files: Callable[[], dict[str, Path]], count: int | None = None
-                 ) -> None:
-        self._files, self._count = files, count
+    def __init__(self, files: Callable[[], dict[str, Path]], count: int | None = None,
+                 search: str | None = None) -> None:
+        self._files, self._count, self._search = files, count, (search or "").lower()
         self._logs: dict[Path, _Log] = {}
 
     def show(self, last: bool) -> None:
@@ -101,8 +102,10 @@ class Output:
         for name, path in files.items():
             count = self._count if path not in self._logs else None
             lines = self._logs.setdefault(path, _Log(path)).new(last)
-            for line in lines if count is None else deque(lines, count):
-                echo((f"{name}| " if len(files) > 1 else "") + clean_bytes(line, None))
+            texts = (text for line in lines
+                     if self._search in (text := clean_bytes(line, None)).lower())
+            for text in texts if count is None else deque(texts, count):
+                echo((f"{name}| " if len(files) > 1 else "") + text)
 
 
 class _Log:

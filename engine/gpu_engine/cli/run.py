@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,7 @@ from gpu_engine.cli.spec_options import (
     spelled_out,
 )
 from gpu_engine.common.clean import clean
+from gpu_engine.runs import notes
 
 if TYPE_CHECKING:
     from gpu_engine.queue.turns import When
@@ -43,13 +45,14 @@ if TYPE_CHECKING:
               help="With --queue: not before TIME, as 22:00, +90m or 2026-11-23 22:00.")
 @click.option("--priority", type=int, metavar="N",
               help="With --queue: before waiting runs with a lower one (0 unless given).")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the run; or several: a,b.")
 @grid_options
 @click.option("--no-notify", is_flag=True,
               help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
 def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
-        after: str | None, begin: str | None, priority: int | None, no_notify: bool,
-        **sweep_options: Any) -> None:
+        after: str | None, begin: str | None, priority: int | None, tags: tuple[str, ...],
+        no_notify: bool, **sweep_options: Any) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
@@ -60,18 +63,19 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     members = members_of(choice, **sweep_options)
     if no_notify and (queued or members):
         raise click.UsageError("--no-notify is for a run that starts at once")
+    tags = tuple(tag for text in tags for tag in notes.parse_tags(text))
     if members:
         from gpu_engine.sweep import group
 
         sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
-                              choice.base)
+                              choice.base, tags)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
              if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
                              f"gpu-engine sweep {sweep.id} compares them")
         return
     if queued:
-        _wait(choice, as_json, when(after, begin, priority))
+        _wait(choice, as_json, when(after, begin, priority), tags)
         return
     for option, value in (("--after", after), ("--begin", begin), ("--priority", priority)):
         if value is not None:
@@ -82,7 +86,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
         watch.hold()  # from here on Ctrl-C stops the run
-    started = start(prepared, tell=not no_notify)
+    started = start(prepared, tell=not no_notify, tags=tags)
     if not detach:
         sys.exit(watch.to_the_end(started, prepared.plan, as_json=as_json, quiet=quiet))
     if prepared.plan.chosen is not None:
@@ -102,11 +106,11 @@ def when(after: str | None, begin: str | None, priority: int | None) -> When:
     return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 
-def _wait(choice: SpecChoice, as_json: bool, when: When) -> None:
+def _wait(choice: SpecChoice, as_json: bool, when: When, tags: Sequence[str]) -> None:
     from gpu_engine.queue import submit
 
     prepared = submit.prepare(choice.spec)
-    run = submit.submit(choice.spec, when, prepared, base=choice.base)
+    run = submit.submit(choice.spec, when, prepared, base=choice.base, tags=tags)
     _warn(prepared.kept.doubt)
     _started(run, as_json)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli import tab
-from gpu_engine.cli.output import echo, exactly, for_scripts, in_json, table
+from gpu_engine.cli.output import echo, exactly, fields, for_scripts, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import with_type
+from gpu_engine.common.errors import UserError, meant, with_type
 from gpu_engine.common.procs import describe_exit
 
 if TYPE_CHECKING:
@@ -114,6 +114,39 @@ def show(run: str, as_json: bool) -> None:
             echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
             echo(f"  warning: {clean(warning)}")
+
+
+@click.command()
+@click.argument("run", default="last", shell_complete=tab.runs)
+@click.argument("value", required=False)
+@click.option("-n", "count", type=click.IntRange(2), default=200, show_default=True,
+              help="At most so many points.")
+@for_scripts
+def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
+    """Print a VALUE of RUN over its steps: loss, eval:accuracy, or a name that was logged or
+    printed; by default the one of run.best."""
+    from gpu_engine.launching.lookup import find
+    from gpu_engine.runs import summary
+    from gpu_engine.spec.schema import parse_best
+    from gpu_engine.sweep.figures import EVAL, track_of
+
+    found = find(run)
+    track, exact = track_of(found.path)
+    there = track.extents()
+    best = parse_best(summary.read(found).best)
+    wanted = (EVAL + best[0], best[0]) if best is not None else ("loss", *there)
+    name = value or next((n for n in wanted if n in there), wanted[-1])
+    if name not in there:
+        raise UserError(f"run {found.id} has recorded no {name}; {meant(name, there)}", "value",
+                        name)
+    points, extent = sorted(track.curve(name).items()), there[name]
+    chosen = sorted({round(i * (len(points) - 1) / (count - 1)) for i in range(count)})
+    if as_json:
+        echo(in_json(fields(extent, id=found.id, value=name, recorded=len(points), exact=exact,
+                            points=[points[i] for i in chosen])))
+        return
+    for i in chosen:
+        echo(clean(f"{points[i][0]} {units.loss(points[i][1])}"))
 
 
 def _busy(view: RankView, *, live: bool) -> str:

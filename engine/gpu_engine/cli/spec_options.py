@@ -72,7 +72,8 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError(
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
-        return function(choice=choose_spec(preset, [*short, *spelled_out(sets)], command), **rest)
+        choice = choose_spec(preset, [*short, *spelled_out(sets)], command)
+        return function(choice=replace(choice, spec=_held([choice.spec])[0]), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
@@ -160,7 +161,15 @@ def members_of(choice: SpecChoice, *, grid: Sequence[str], repeat: int, stop_wor
 
     run, whole = choice.spec.run, spelled_out(grid, choice.spec)
     run = replace(run, stop_worse=stop_worse or run.stop_worse, halving=halving or run.halving)
-    return members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat)
+    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat)
+    return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
+
+
+def _held(specs: list[RunSpec]) -> list[RunSpec]:
+    """The specs as whoever calls the command in this process lets them run: `click.Context.obj`
+    bounds them, or raises UserError."""
+    bounds = click.get_current_context().obj
+    return specs if bounds is None else bounds(specs)
 
 
 def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:

@@ -20,6 +20,13 @@ class Problem:
     """The value that was given."""
     message: str
     """What is wrong and what would be right, in one sentence without a full stop."""
+    remedy: str | None = None
+    """What would do, to be typed: "amp.dtype=bf16", "--queue". None: no such word is known."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As a program gets it: what, value, why and remedy."""
+        return {"what": self.key or None, "value": self.value, "why": self.message,
+                "remedy": self.remedy}
 
     def __str__(self) -> str:
         if not self.key:
@@ -34,6 +41,11 @@ class UserError(Exception):
 
     title = "That can't be done"
 
+    def __init__(self, message: str = "", what: str = "", value: object = None,
+                 remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.problems: tuple[Problem, ...] = (Problem(what, value, message, remedy),)
+
 
 class SpecError(UserError):
     """The spec is wrong. Carries every problem that was found."""
@@ -41,8 +53,8 @@ class SpecError(UserError):
     title = "This run can't be launched"
 
     def __init__(self, problems: list[Problem] | tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(p) for p in self.problems))
 
 
 class TooFew(UserError):

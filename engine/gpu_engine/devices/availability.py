@@ -192,11 +192,11 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
         whole = [s for s in able if not s.device.is_slice]
         n = max(Counter(map(_model, whole or able)).values(), default=1)
     if len(able) < n:
-        raise TooFew(_too_few(n, newest, states, free))
+        raise TooFew(_too_few(n, newest, states, free), "devices.pick", n, "--queue")
     able = unmixed(able, n)
     if len(able) < n:
         raise TooFew(_too_few(n, newest, states) + "; whole GPUs and MIG slices are not "
-                     "used together, as all ranks would wait for the slice")
+                     "used together, as all ranks would wait for the slice", "devices.pick", n)
 
     def load(sample: Sample) -> tuple[object, ...]:
         cpu, share = sample.device.is_cpu, sample.utilization or 0.0

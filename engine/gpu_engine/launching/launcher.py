@@ -21,7 +21,7 @@ from gpu_engine.plan.check import Checked, check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import attempts, checkpoints, disk_room, job, trust
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, reopen_run, settle
 from gpu_engine.spec.catalog import BUILTIN
@@ -155,14 +155,16 @@ def launch(spec: RunSpec, *, inventory: Inventory | None = None,
     return start(prepare(spec, inventory=inventory, base=base))
 
 
-def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True) -> runs.Run:
+def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True, tags: Sequence[str] = ()
+          ) -> runs.Run:
     """Make the run folder and start its supervisor, with `attempt` as the first. `tell`: whether
-    those in notify.toml are told of it. Raises UserError where that can't be, as on a disk that is
-    full."""
+    those in notify.toml are told of it. `tags`: what it is tagged with from the start. Raises
+    UserError where that can't be, as on a disk that is full."""
     disk_room.require(paths.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
     _keep_parts(run, prepared.parts)
+    notes.tag(run.path, tags)
     supervise(run, lock, tell=tell)
     settle(run)
     environment.note(run, prepared.plan, prepared.inventory)

@@ -96,7 +96,8 @@ def _passing(spec: RunSpec, inventory: Inventory, holder: str | None = None) -> 
 
     held = lease.holders(paths.leases_folder())
     return out + [
-        Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}")
+        Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}",
+                "--queue")
         for d in gpus if lease.key(d) in held and held[lease.key(d)].run != holder]
 
 
@@ -134,7 +135,7 @@ def _judged(gpus: Sequence[Device], shot: Snapshot, share: bool
                                     f"{device.label} can't be used: {sample.problem}"))
         elif why:
             busy.append(Problem("devices.ids", device.id,
-                                f"{device.label} is not free: {why}; {_CURE}"))
+                                f"{device.label} is not free: {why}; {_CURE}", "--queue"))
         doubts += [f"{device.label}: {doubt}" for doubt in free.doubts(sample)]
     return problems, busy, doubts
 

@@ -65,7 +65,8 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
     problems += _check_environment(spec)
     if devices and devices[0].is_cpu and spec.amp.dtype == "fp16" \
             and _has_effect(spec, "amp.dtype"):
-        problems.append(Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off"))
+        problems.append(Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off",
+                                "amp.dtype=bf16"))
     batch = None
     if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
         replicas = replicas_of(spec, layout, len(devices))
@@ -111,7 +112,8 @@ def _does_not_divide(spec: RunSpec, replicas: int) -> Problem:
     if spec.batch.accumulate > 1:
         parts += f" × {spec.batch.accumulate} accumulation steps"
     return Problem("batch.size", spec.batch.size,
-                   f"a global batch must divide by {parts}; {below} or {above} would")
+                   f"a global batch must divide by {parts}; {below} or {above} would",
+                   f"batch.size={below} or batch.size={above}")
 
 
 def _check_task(spec: RunSpec) -> list[Problem]:
@@ -184,7 +186,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
             have = len(inventory.devices)
             if (spec.devices.pick or 0) > have:
                 return [], [Problem("devices.pick", spec.devices.pick,
-                                    f"this machine has {have}: {offered}")]
+                                    f"this machine has {have}: {offered}", f"devices.pick={have}")]
             return list(inventory.devices[:spec.devices.pick]), []
         return [], [Problem("devices.ids", ids,
                             f"choose at least one device; this machine has {offered}")]
@@ -204,7 +206,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
                                     + (f" ({inventory.problem})" if inventory.problem else "")
                                     + f", only its processor: --devices {slots}, or -n "
                                     f"{min(len(ids), len(inventory.devices))} for the freest of "
-                                    f"{offered}"))
+                                    f"{offered}", f"devices.ids={slots}"))
             break
         elif device is None:
             problems.append(Problem("devices.ids", name,
@@ -237,9 +239,10 @@ def _check_kind(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     p, mode, out = spec.parallel, modes.get(spec.parallel.mode), []
     if devices[0].is_cpu and mode.needs_gpus and spec.task.command is None:
         out.append(Problem("parallel.mode", mode.name,
-                           f"{mode.label} needs GPUs; on CPU slots take ddp"))
+                           f"{mode.label} needs GPUs; on CPU slots take ddp", "parallel.mode=ddp"))
     if devices[0].is_cpu and p.backend == "nccl":
-        out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto"))
+        out.append(Problem("parallel.backend", "nccl", "nccl needs GPUs; on CPU take gloo or auto",
+                           "parallel.backend=gloo"))
     return out
 
 
@@ -259,7 +262,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
                     "ranks), ddp once for each"
         out.append(Problem("parallel.mode", p.mode,
                            f"{mode.label} trains on {most} and {n} are chosen; "
-                           f"choose {but}, or {other}"))
+                           f"choose {but}, or {other}", "parallel.mode=ddp"))
     elif mode.needs_gpus and cpu and spec.task.command is None:
         pass  # said already
     elif not mode.process_a_device and repeated:
@@ -268,7 +271,7 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
     elif not mode.process_a_device and n > 1 and any(d.is_slice for d in devices):
         # NVIDIA MIG user guide: one process sees one compute instance.
         out.append(Problem("parallel.mode", p.mode,
-                           "one process can use one MIG slice only; take ddp"))
+                           "one process can use one MIG slice only; take ddp", "parallel.mode=ddp"))
     if mode.process_a_device and repeated:
         if cpu:
             out.append(Problem("devices.ids", spec.devices.ids,
@@ -320,7 +323,8 @@ def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:
     out = []
     if p.nodes < 2:
         out.append(Problem("parallel.nodes", p.nodes,
-                           f"{mode.label} needs 2 or more; on one machine take ddp"))
+                           f"{mode.label} needs 2 or more; on one machine take ddp",
+                           "parallel.mode=ddp"))
     elif p.node_rank >= p.nodes:
         out.append(Problem("parallel.node_rank", p.node_rank,
                            f"with {p.nodes} nodes the ranks are 0 to {p.nodes - 1}"))

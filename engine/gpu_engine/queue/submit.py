@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from gpu_engine.plan.check import check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
-from gpu_engine.runs import disk_room, folder, waiting
+from gpu_engine.runs import disk_room, folder, notes, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
@@ -96,8 +97,9 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
 
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
            base: tuple[str, RunSpec] | None = None, member: Member | None = None,
-           again: Run | None = None, begin: bool = True) -> Run:
-    """Put a run into the line and return it at once. `member`: its place in a sweep. `again`: it is
+           again: Run | None = None, begin: bool = True, tags: Sequence[str] = ()) -> Run:
+    """Put a run into the line and return it at once. `member`: its place in a sweep. `tags`: what
+    it is tagged with. `again`: it is
     this run, which has ended, and waits for its next attempt, in which it goes on from its newest
     checkpoint that loads, with the code as it is then. `begin`: start its supervisor; if not, call
     `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
@@ -124,6 +126,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         with telling(f"{run.path}: can't be written"):
             if member is not None and again is None:
                 write_member(run.path, member)
+            notes.tag(run.path, tags)
             waiting.enter(run.path)
             waiting.write(run.path, entry)
         if begin:

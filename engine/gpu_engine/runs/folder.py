@@ -360,7 +360,8 @@ def find(name: str) -> Run:
     for part in each_run(parts_folder()):
         if name and part.id.startswith(name):
             _refuse_part(part)
-    raise UserError(f"there is no run {name!r}; gpu-engine runs lists them")
+    raise UserError(f"there is no run {name!r}; gpu-engine runs lists them", "run", name,
+                    "gpu-engine runs")
 
 
 def _refuse_part(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -80,6 +80,12 @@ def change(run: Path, changed: Callable[[Notes], Notes]) -> Notes:
         raise UserError(f"run {run.name}: what you write on it can't be kept: {reason(err)}"
                         f"{whose(run)}") from None
     return new
+
+
+def tag(run: Path, tags: Sequence[str]) -> None:
+    """Add tags to a run. Raises UserError as `change`."""
+    if tags:
+        change(run, lambda now: now.with_tags(tags))
 
 
 def stamp(run: Path) -> int:

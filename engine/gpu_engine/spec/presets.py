@@ -199,4 +199,4 @@ def _locate(name: str) -> tuple[Path, bool]:
         if path.stem == name:
             return path, shipped
     raise UserError(f"there is no preset {name!r}; {meant(name, names())} (to name a file, include "
-                    "its .toml)")
+                    "its .toml)", "preset", name, "gpu-engine presets")

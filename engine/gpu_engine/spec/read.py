@@ -287,13 +287,14 @@ def unknown_key(key: str, known: list[str], *, value: Any = None, typed: bool = 
     if inside and section not in SECTIONS:  # a section's name in the place of a key's
         meant = next((k for k in inside if typed and _takes(k, value)), inside[0])
         given = f"={value}" if typed and _takes(meant, value) else ""
-        return Problem(key, value, f"there is no such key; did you mean {meant.dotted}{given}?")
+        return Problem(key, value, f"there is no such key; did you mean {meant.dotted}{given}?",
+                       f"{meant.dotted}{given}")
     # The right word in the wrong section, or a word of elsewhere.
     near = [k for k in known_keys() if k.rpartition(".")[2] == last or k == _OTHER_NAMES.get(last)]
     names = {k.rpartition(".")[2]: k for k in known}
     near = near[:1] or [names[n] for n in difflib.get_close_matches(last, names, n=1, cutoff=0.6)]
     if near:
-        return Problem(key, value, f"there is no such key; did you mean {near[0]}?")
+        return Problem(key, value, f"there is no such key; did you mean {near[0]}?", near[0])
     near = [names[n] for n in difflib.get_close_matches(last, names, n=3, cutoff=0.4)]
     return Problem(key, value, "there is no such key; "
                    + (f"the nearest are {', '.join(near)}; " if near else "")

@@ -107,6 +107,11 @@ class Track:
         logged = found.pop(_LOGGED_LOSS, None)
         return found if logged is None else {LOSS: logged} | found
 
+    def curve(self, name: str) -> Mapping[int, float]:
+        """Step → value, of a name in `extents`."""
+        there = any(at.values.get(name) for at in self._present)
+        return self._values(name if there else _LOGGED_LOSS)
+
     def _values(self, name: str) -> Mapping[int, float]:
         found = [at.values[name] for at in self._present if at.values.get(name)]
         if name != LOSS or len(found) == 1:
@@ -169,6 +174,13 @@ class Figures:
 def of(run: Path, *, step: float = math.inf, t: float = math.inf) -> Figures:
     """The figures of the run in this folder: up to this step, and as they were at `t`, Unix
     seconds."""
+    track, exact = track_of(run, t)
+    return Figures(track.steps, track.extents(step), track.samples_per_s if exact else None, exact)
+
+
+def track_of(run: Path, t: float = math.inf) -> tuple[Track, bool]:
+    """All values of the run in this folder, as they were at `t`; and whether all events were read,
+    or only parts of the first rank's, as there are so many."""
     ranks = ranks_with_files(run)[:_MOST_RANKS]
     exact = all(size_of(events_path(run, rank)) <= _PARTS * _PIECE + _END for rank in ranks)
     track = Track()
@@ -176,7 +188,7 @@ def of(run: Path, *, step: float = math.inf, t: float = math.inf) -> Figures:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
             if event.t <= t:
                 track.fold(rank, event)
-    return Figures(track.steps, track.extents(step), track.samples_per_s if exact else None, exact)
+    return track, exact
 
 
 class FiguresOf:

@@ -66,9 +66,10 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
     return found
 
 
-def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = None) -> Sweep:
-    """Put all members into the line. If one can't be, those before it are taken back. Raises
-    SpecError before anything was submitted, UserError."""
+def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = None,
+           tags: Sequence[str] = ()) -> Sweep:
+    """Put all members into the line, with these tags. If one can't be, those before it are taken
+    back. Raises SpecError before anything was submitted, UserError."""
     from gpu_engine.plan.check import counted
     from gpu_engine.queue import serve
     from gpu_engine.queue import submit as queue
@@ -85,7 +86,7 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
         for member in members:
             devices = counted(member.spec).devices
             done.append(queue.submit(
-                member.spec, when, prepared, base=base, begin=False, member=Member(
+                member.spec, when, prepared, base=base, begin=False, tags=tags, member=Member(
                     ident, name, member.index, len(members), begun, member.values, member.repeat,
                     devices.pick, devices.free_gib)))
         serve.ensure()

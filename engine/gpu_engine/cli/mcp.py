@@ -1,0 +1,451 @@
+"""gpu-engine mcp: the commands as tools for an agent, over the standard streams; and skill, which
+says how to work with them.
+
+A tool is a command with --json, called in this process with the command's own arguments, so that
+there is no second way to do anything. What an agent may not do is refused here. Of what it has
+started nothing is kept in memory: a run's tag says who has started it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_engine import __version__
+from gpu_engine.cli import cli, errors
+from gpu_engine.cli.output import echo
+from gpu_engine.cli.spec_options import WithCommand
+from gpu_engine.common import units
+from gpu_engine.common.errors import UserError, meant
+from gpu_engine.common.values import seconds
+from gpu_engine.events.writer import json_safe
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_engine.spec.schema import RunSpec
+
+LONGEST = 25_000
+"""Bytes of an answer."""
+_GRACE = 60.0
+"""Seconds that an agent's run gets to stop by itself, at most."""
+_LOG_LINES = "100"
+_LEAST = 60
+"""Bytes of a value; where they have less room, the last ones are left out."""
+_HIDDEN = frozenset({"--json", "--detach", "--quiet", "--follow", "--supervisor", "--markdown",
+                     "--wait", "--reverse", "--no-notify"})
+"""Options that are of no use to an agent, or given for it."""
+_OF_RUN = ("id", "name", "state", "reason", "cause", "steps", "loss", "best", "seconds", "created",
+           "notes", "task")
+"""What the list of runs tells of each."""
+
+
+# --- what an agent may do ------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What is allowed to an agent."""
+
+    tag: str
+    """Of the runs that it has started."""
+    allow: frozenset[str] = frozenset()
+    """"run" and "stop"."""
+    devices: int | None = None
+    runs: int | None = None
+    """Of its live and waiting runs together: their devices, and their number."""
+    limit: float | None = None
+    """Seconds that each run may take."""
+
+    def owns(self, run: Run) -> bool:
+        """Whether it has started this run."""
+        from gpu_engine.runs import notes
+
+        return self.tag in notes.read(run.path).tags
+
+    def limited(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """The specs with the limit. It counts from the start of the ranks, as one that hangs
+        before its first step has to end too."""
+        if self.limit is None:
+            return list(specs)
+        return [replace(spec, run=replace(
+            spec.run, limit=min(spec.run.limit or self.limit, self.limit), limit_from="start",
+            grace=min(spec.run.grace, _GRACE))) for spec in specs]
+
+    def checked(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """`limited`, for runs that are to be started now. Raises UserError where they are too
+        many."""
+        from gpu_engine.runs.folder import each_run
+
+        own = [run for run in each_run() if self.owns(run) and run.state().live]
+        plans = [plan for run in own if (plan := run.plan()) is not None]
+        if self.runs is not None and len(own) + len(specs) > self.runs:
+            raise UserError(f"{len(own)} of your runs are live or wait, and with {len(specs)} more "
+                            f"they would be over {self.runs}", "--max-runs", self.runs,
+                            "wait until one has ended, or stop one")
+        if self.devices is not None:
+            named = {d.id for plan in plans for r in plan.ranks for d in r.devices}
+            some = sum(plan.spec.devices.pick or 1 for plan in plans if not plan.ranks)
+            for spec in specs:
+                ids, many = _devices(spec)
+                named |= ids
+                some += many
+            if len(named) + some > self.devices:
+                raise UserError(f"your live and waiting runs would have {len(named) + some} "
+                                f"devices; {self.devices} are allowed", "--max-devices",
+                                self.devices, "wait until one has ended, or name devices that your "
+                                              "runs have")
+        return self.limited(specs)
+
+
+def _devices(spec: RunSpec) -> tuple[set[str], int]:
+    """The devices that a spec names, and of how many others it takes any. Raises UserError where
+    that is not known before."""
+    from gpu_engine.plan.check import counted, names_none
+
+    devices = (spec := counted(spec)).devices
+    if names_none(spec) or devices.hosts is not None:
+        raise UserError("how many devices it would take is not known: say it", "devices",
+                        devices.hosts, "devices.pick=1")
+    return set(devices.ids or ()), 0 if devices.ids else devices.pick or 1
+
+
+# --- the tools -----------------------------------------------------------------------------------
+
+def _of_devices(found: Any) -> str:
+    free = [d["id"] for d in found["devices"] if d["state"] == "free"]
+    return f"{len(free)} of {len(found['devices'])} devices are free: {', '.join(free) or 'none'}"
+
+
+def _of_plan(found: Any) -> str:
+    if isinstance(found, list):
+        return f"{len(found)} runs would be submitted"
+    where = ", ".join(d["label"] for r in found["ranks"] for d in r["devices"])
+    return f"{found['name']} would run on {where or 'devices that it waits for'}, {found['mode']}"
+
+
+def _of_started(found: Any) -> str:
+    return f"{len(found['runs'])} runs wait, in sweep {found['id']}" if "runs" in found \
+        else f"run {found['id']} was started, or waits: show says how it goes"
+
+
+def _of_runs(found: Any) -> str:
+    states = [one["state"] for one in found]
+    return f"{len(found)} runs" + "".join(
+        f", {states.count(state)} {state}" for state in dict.fromkeys(states))
+
+
+def _of_show(found: Any) -> str:
+    state, at, hang = found["state"], found["progress"], found["hang"]
+    cause = (state["cause"] or {}).get("message")
+    return f"{state['id']} {state['name']}: {state['state']}" \
+        + (f" at step {at['step']:,}" if at["step"] is not None else "") \
+        + (f", loss {units.loss(at['loss'])}" if at["loss"] is not None else "") \
+        + "".join(f"; {text}" for text in dict.fromkeys(
+            (state["reason"], cause, hang and hang["text"])) if text)
+
+
+def _of_curve(found: Any) -> str:
+    return f"{found['value']} of {found['id']}: {len(found['points'])} of {found['recorded']} " \
+        f"values; least {found['least']}, greatest {found['greatest']}, last {found['last']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A command as a tool."""
+
+    words: str
+    """The command."""
+    summary: Callable[[Any], str]
+    allow: str | None = None
+    """The right that it needs."""
+    keys: Sequence[str] = ()
+    """What is told of what the command prints, or of each of its rows; empty: all."""
+    about: str | None = None
+    """What it does; None: as the command says."""
+
+    @property
+    def command(self) -> click.Command:
+        """The command."""
+        found: click.Command = cli
+        for word in self.words.split():
+            assert isinstance(found, click.Group)
+            below = found.get_command(click.Context(found), word)
+            assert below is not None
+            found = below
+        return found
+
+    @property
+    def arguments(self) -> dict[str, click.Parameter]:
+        """The command's parameters, as the tool's arguments are called."""
+        return {max(p.opts, key=len).lstrip("-").replace("-", "_"): p
+                for p in self.command.params if not _HIDDEN & set(p.opts)}
+
+    def schema(self) -> dict[str, object]:
+        """Its arguments as a JSON schema."""
+        found = {name: _schema(p) for name, p in self.arguments.items()}
+        if isinstance(self.command, WithCommand):
+            found["command"] = {"type": "array", "items": {"type": "string"}, "description":
+                                "Your own command, in place of a preset: [\"python\", \"a.py\"]"}
+        return {"type": "object", "properties": found, "additionalProperties": False,
+                "required": [name for name, p in self.arguments.items() if p.required]}
+
+    def typed(self, given: Mapping[str, Any]) -> list[str]:
+        """What would be typed for these arguments, behind the command. Raises UserError."""
+        own = list(given.get("command") or ()) if isinstance(self.command, WithCommand) else None
+        known = [*self.arguments, *(["command"] if own is not None else [])]
+        for name in given:
+            if name not in known:
+                raise UserError(f"there is no such argument; {meant(name, known)}", name,
+                                given[name])
+        options, words = list[str](), list[str]()
+        for name, param in self.arguments.items():
+            value = given.get(name)
+            values = [str(v) for v in (value if isinstance(value, list) else [value])
+                      if v is not None and v is not False]
+            if isinstance(param, click.Argument):
+                words += values
+            elif getattr(param, "is_flag", False):
+                options += [param.opts[0]] if values else []
+            else:
+                options += [word for v in values for word in (param.opts[0], v)]
+        # Behind -- nothing is an option; of `run` and `plan` a person's own command stands there.
+        return [*options, *words, *(["--", *map(str, own)] if own else [])] if own is not None \
+            else [*options, "--", *words]
+
+
+def _schema(param: click.Parameter) -> dict[str, object]:
+    kind = param.type.name
+    one: dict[str, object] = {"type": "boolean" if getattr(param, "is_flag", False) else
+                              "integer" if kind.startswith("integer") else "string"}
+    if isinstance(param.type, click.Choice):
+        one["enum"] = list(param.type.choices)
+    if getattr(param, "multiple", False) or param.nargs == -1:
+        one = {"type": "array", "items": one}
+    return one | ({"description": text} if (text := getattr(param, "help", None)) else {})
+
+
+TOOLS = {
+    "devices": Tool("devices", _of_devices),
+    "plan": Tool("plan", _of_plan),
+    "run": Tool("run", _of_started, "run", about=(
+        "Start a run and return its id at once: of a preset, or of your own command. It goes on "
+        "without you; show tells how it goes. With queue it waits for its devices; with grid or "
+        "repeat it is a sweep, whose runs wait.")),
+    "queue": Tool("queue", lambda found: f"{len(found)} runs wait"),
+    "sweep": Tool("sweep show", lambda found: f"sweep {found['id']} {found['name']}: "
+                                              f"{len(found['runs'])} runs by {found['by']}"),
+    "runs": Tool("runs", _of_runs, keys=_OF_RUN),
+    "show": Tool("show", _of_show),
+    "curve": Tool("curve", _of_curve),
+    "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
+    "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs, which differ in "
+                    + (", ".join(found["differences"]) or "no setting")),
+    "stop": Tool("stop", lambda found: "it was asked to stop: show says when it has ended", "stop"),
+    "diagnose": Tool("show", _of_show, keys=("state", "hang", "diagnosis"), about=(
+        "Why a run failed, hangs or is slow: cause, who waits for whom, where its time goes.")),
+}
+
+
+def call(name: str, given: Mapping[str, Any], rights: Rights) -> tuple[str, bool]:
+    """Call a tool. Returns its answer, a JSON object with "summary", and whether it is an error:
+    then with "errors". Raises nothing."""
+    try:
+        return answer(*_called(name, given, rights)), False
+    except Exception as err:  # noqa: BLE001  told to the client, as a command tells a person
+        told = errors(err)
+        return answer("; ".join(str(one["why"]) for one in told["errors"]), told), True
+
+
+def _called(name: str, given: Mapping[str, Any], rights: Rights
+            ) -> tuple[str, dict[str, object]]:
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise UserError(f"there is no such tool; {meant(name, TOOLS)}", "tool", name)
+    if tool.allow is not None and tool.allow not in rights.allow:
+        raise UserError(f"{name} is not allowed to you", "--allow", ",".join(sorted(rights.allow)),
+                        f"whoever has set you up adds --allow {tool.allow} to gpu-engine mcp")
+    ours, bounds = ["--json"], rights.limited
+    if name == "run":
+        ours, bounds = ["--json", "--detach", "--tag", rights.tag], rights.checked
+    elif name == "logs":
+        ours = [] if given.get("n") else ["-n", _LOG_LINES]
+    elif name == "stop":
+        ours, given = ["--no-wait"], {**given, "run": _own(given, rights)}
+    out, said = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(said):
+        cli.main([*tool.words.split(), *ours, *tool.typed(given)], "gpu-engine",
+                 standalone_mode=False, obj=bounds)
+    found: Any = {"lines": out.getvalue().splitlines()} if name == "logs" else {}
+    if "--json" in ours:
+        try:
+            found = json.loads(out.getvalue())
+        except ValueError:  # as of --help
+            raise UserError(f"{name} can't be called so", "arguments", dict(given)) from None
+    summary = tool.summary(found)
+    if tool.keys:
+        found = [_chosen(row, tool.keys) for row in found] if isinstance(found, list) \
+            else _chosen(found, tool.keys)
+    if isinstance(found, list):
+        found = {"rows": found}
+    notes = said.getvalue().splitlines()
+    return summary, found | ({"said": notes} if notes else {})
+
+
+def _chosen(row: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]:
+    return {key: row[key] for key in keys if row.get(key) is not None}
+
+
+def _own(given: Mapping[str, Any], rights: Rights) -> str:
+    """The folder of the run that is to be stopped. Raises UserError if another has started it."""
+    from gpu_engine.launching.lookup import find
+
+    run = find(str(given.get("run", "")))
+    if not rights.owns(run):
+        raise UserError(f"run {run.id} was not started by you: it lacks the tag {rights.tag}",
+                        "run", run.id, f"a person can: gpu-engine stop {run.id}")
+    return str(run.path)
+
+
+# --- their answers -------------------------------------------------------------------------------
+
+def answer(summary: str, found: Mapping[str, object], most: int = LONGEST) -> str:
+    """One JSON object, of at most so many bytes: the summary first, and "cut" with what was left
+    out."""
+    cut: list[str] = []
+    whole = json_safe({"summary": summary[:500], **found})
+    text = json.dumps(fit(whole, most, "", cut))
+    if cut:
+        fitted = fit(whole, most - 1000, "", cut := [])
+        assert isinstance(fitted, dict)
+        told = [*cut[:8], *(["and more"] if len(cut) > 8 else [])]
+        text = json.dumps({"summary": fitted.pop("summary"), "cut": [t[:100] for t in told]}
+                          | fitted)
+    return text
+
+
+def fit(value: object, room: int, path: str, cut: list[str]) -> object:
+    """`value` in so many bytes of JSON. Of a list the first items stay, of log lines the last; of a
+    dict the small values stay whole, and the others share the rest. What is missing is put into
+    `cut`, by its path."""
+    if _size(value) <= room:
+        return value
+    if isinstance(value, str):
+        kept = value
+        while kept and _size(kept) > room:
+            kept = kept[:len(kept) * 3 // 4]
+        cut.append(f"{path}: the first {len(kept):,} of {len(value):,} characters")
+        return kept
+    if isinstance(value, list):
+        last = path == "lines"
+        items = _first(value[::-1], room)[::-1] if last else _first(value, room)
+        cut.append(f"{path}: the {'last' if last else 'first'} {max(len(items), 1):,} of "
+                   f"{len(value):,}")
+        return items or [fit(value[0], room - 2, path, cut)]
+    if not isinstance(value, dict):
+        return None
+    left = room - 2 - sum(_size(k) + 4 for k in value)
+    sizes = sorted(map(_size, value.values()))
+    while sizes and sizes[0] * len(sizes) <= left:
+        left -= sizes.pop(0)
+    each = left // max(len(sizes), 1)
+    if each < _LEAST:
+        items = _first([list(pair) for pair in value.items()], room)
+        cut.append(f"{path}: the first {len(items):,} of {len(value):,} names")
+        return dict(items)
+    return {k: fit(v, each, f"{path}.{k}".lstrip("."), cut) for k, v in value.items()}
+
+
+def _first(items: list, room: int) -> list:
+    """The first of them that have room together."""
+    total = 2
+    for at, item in enumerate(items):
+        total += _size(item) + 2
+        if total > room:
+            return items[:at]
+    return items
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value))
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+@click.command()
+@click.option("--allow", default="", metavar="run,stop",
+              help="Let it start runs, and stop its own.")
+@click.option("--max-devices", type=click.IntRange(1), metavar="N",
+              help="Devices of its live and waiting runs.")
+@click.option("--max-runs", type=click.IntRange(1), metavar="N",
+              help="Its live and waiting runs.")
+@click.option("--limit", metavar="TIME",
+              help="How long each run may take: 5m, 1h30m.")
+@click.option("--as", "who", default="mcp", show_default=True, metavar="NAME",
+              help="Its runs get the tag agent:NAME.")
+def command(allow: str, max_devices: int | None, max_runs: int | None, limit: str | None,
+            who: str) -> None:
+    """Give an agent these commands as tools, by the Model Context Protocol on the standard streams.
+
+    It may only look unless --allow says more. The agent's configuration starts this: see
+    docs/agents.md."""
+    from gpu_engine.runs.notes import require_tag
+
+    allowed = frozenset(filter(None, allow.split(",")))
+    if wrong := allowed - {"run", "stop"}:
+        raise UserError(f"--allow {allow}: it takes run and stop", "--allow", sorted(wrong)[0],
+                        "--allow run,stop")
+    most = None if limit is None else seconds(limit)
+    if limit is not None and (most is None or most < 1):
+        raise UserError(f"--limit {limit}: expected a time, as 5m or 1h30m, of a second or more",
+                        "--limit", limit)
+    _serve(Rights(require_tag(f"agent:{who}"), allowed, max_devices, max_runs, most))
+
+
+def _serve(rights: Rights) -> None:
+    """Answer until the client has gone. A call that it did not wait for is finished."""
+    try:
+        import anyio
+        import mcp_types as types
+        from mcp.server.lowlevel import Server
+        from mcp.server.stdio import stdio_server
+    except ImportError:
+        raise UserError("the Model Context Protocol's library is missing, or older than 2.0: type "
+                        "pip install 'gpu-panel[mcp]'", "mcp", None,
+                        "pip install 'gpu-panel[mcp]'") from None
+
+    one = anyio.CapacityLimiter(1)  # what is printed is caught, which only one call can do at once
+
+    async def tools(*_: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(
+            name=name, description=tool.about or (tool.command.help or "").partition("\n\n")[0],
+            input_schema=tool.schema(),
+            annotations=types.ToolAnnotations(read_only_hint=tool.allow is None))
+            for name, tool in TOOLS.items()])
+
+    async def called(_: object, params: types.CallToolRequestParams) -> types.CallToolResult:
+        text, wrong = await anyio.to_thread.run_sync(
+            call, params.name, params.arguments or {}, rights, limiter=one)
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)],
+                                    is_error=wrong)
+
+    server = Server("gpu-engine", version=__version__, on_list_tools=tools, on_call_tool=called,
+                    instructions="Runs PyTorch trainings on this machine's devices, each with its "
+                                 "log, curves and cause of failure. Begin with devices and plan.")
+
+    async def serve() -> None:
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+    anyio.run(serve)
+
+
+@click.command()
+def skill() -> None:
+    """Print a SKILL.md: how an agent that types commands tries many short runs."""
+    echo(Path(__file__).with_name("skill.md").read_text(encoding="utf-8").rstrip())

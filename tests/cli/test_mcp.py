@@ -1,0 +1,203 @@
+"""gpu-engine mcp, spoken to by the SDK's own client over the streams of a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.cli import mcp as ours
+from gpu_engine.launching.launcher import launch
+from gpu_engine.runs import folder as runs
+from gpu_engine.runs import notes
+from gpu_engine.spec.read import from_dict
+
+from ..command_line import called
+from ..conftest import slots, wait_for
+
+ENGINE = str(Path(sys.executable).with_name("gpu-engine"))
+WAITS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+@asynccontextmanager
+async def agent(*options: str):
+    """`tool(name, **arguments)` of a server with these options: (its answer, whether an error)."""
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    server = StdioServerParameters(command=ENGINE, args=["mcp", *options], env=dict(os.environ))
+    async with Client(stdio_client(server)) as client:
+        async def tool(name: str, **arguments: object) -> tuple[dict, bool]:
+            found = await client.call_tool(name, arguments)
+            told = json.loads(found.content[0].text)
+            assert len(found.content[0].text) <= ours.LONGEST
+            assert next(iter(told)) == "summary"
+            return told, found.is_error
+
+        tool.client = client
+        yield tool
+
+
+def error(told: tuple[dict, bool]) -> dict:
+    assert told[1], told
+    assert set(told[0]["errors"][0]) == {"what", "value", "why", "remedy"}
+    return told[0]["errors"][0]
+
+
+async def test_it_may_look_and_nothing_else(home):
+    run = launch(from_dict({"task": {"command": WAITS}, "devices": {"ids": ["cpu:1"]}}),
+                 inventory=slots(2))
+    async with agent() as tool:
+        listed = {t.name: t for t in (await tool.client.list_tools()).tools}
+        assert set(listed) == {"devices", "plan", "run", "queue", "sweep", "runs", "show", "curve",
+                               "logs", "compare", "stop", "diagnose"}
+        assert not listed["run"].annotations.read_only_hint
+        assert listed["show"].annotations.read_only_hint
+        assert listed["run"].input_schema["properties"]["grid"]["type"] == "array"
+        devices, _ = await tool("devices")
+        assert "cpu:0" in [d["id"] for d in devices["devices"]]
+        for name, arguments in (("run", {"command": WAITS}), ("stop", {"run": run.id})):
+            refused = error(await tool(name, **arguments))
+            assert refused["why"] == f"{name} is not allowed to you"
+            assert f"--allow {name}" in refused["remedy"]
+        assert [r.id for r in runs.all_runs()] == [run.id]
+        assert run.state().live
+        plan, _ = await tool("plan", preset="default", devices="cpu:0", set=["train.steps=3"])
+        assert plan["spec"]["train"]["steps"] == 3
+        wrong = error(await tool("plan", preset="default", devices="cpu:0",
+                                 set=["amp.dtype=fp16"]))
+        assert (wrong["what"], wrong["remedy"]) == ("amp.dtype", "amp.dtype=bf16")
+        assert error(await tool("runs", filtre="x"))["what"] == "filtre"
+        assert error(await tool("show", run="--help"))["value"] == "--help"
+        wait_for(lambda: "up" in run.log(0).read_text() if run.log(0).exists() else False)
+        assert (await tool("logs", run=run.id, search="UP"))[0]["lines"] == ["up"]
+        assert (await tool("logs", run=run.id, search="down"))[0]["lines"] == []
+        [row] = (await tool("runs"))[0]["rows"]
+        assert (row["id"], row["state"]) == (run.id, "running")
+    run.stop(now=True)
+
+
+async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process(home):
+    other = launch(from_dict({"task": {"command": WAITS}, "devices": {"ids": ["cpu:1"]}}),
+                   inventory=slots(2))
+    options = ("--allow", "run,stop", "--limit", "5m", "--max-runs", "2", "--max-devices", "1",
+               "--as", "night")
+    async with agent(*options) as tool:
+        assert error(await tool("run", command=WAITS, n=2, mode="ddp"))["what"] == "--max-devices"
+        grid = error(await tool("run", command=[*WAITS, "--lr", "1"], devices="cpu:0",
+                                grid=["lr=1,2,3"]))
+        assert (grid["what"], grid["value"]) == ("--max-runs", 2)
+        first, _ = await tool("run", command=WAITS, devices="cpu:0", limit="9h",
+                              set=["run.grace=1e9", "run.limit_from=step"], tag=["mine"])
+        second, _ = await tool("run", command=["true"], devices="cpu:0", queue=True, limit="20s",
+                               begin="+1h")
+        assert error(await tool("run", command=["true"], devices="cpu:0"))["what"] == "--max-runs"
+    async with agent(*options) as tool:
+        found = [runs.find(one["id"]) for one in (first, second)]
+        bounds = [run.plan().spec.run for run in found]
+        assert [(b.limit, b.limit_from, b.grace) for b in bounds] == [
+            (300.0, "start", 60.0), (20.0, "start", 60.0)]
+        assert notes.read(found[0].path).tags == ("agent:night", "mine")
+        refused = error(await tool("stop", run=other.id))
+        assert refused["why"] == \
+            f"run {other.id} was not started by you: it lacks the tag agent:night"
+        for run in found:
+            assert not (await tool("stop", run=run.id, now=True))[1]
+            wait_for(lambda run=run: not run.state().live)
+            assert run.state().state == "stopped"
+        assert other.state().live
+        assert error(await tool("run", command=["true"], devices="cpu:0,cpu:1", mode="ddp")
+                     )["what"] == "--max-devices"
+    other.stop(now=True)
+
+
+async def test_a_run_holds_none_of_its_streams_and_a_curve_has_200_points(home):
+    prints = "import time; [print('val:', 1000 - i) for i in range(1000)]; time.sleep(600)"
+    async with agent("--allow", "run,stop") as tool:
+        started, _ = await tool("run", command=[sys.executable, "-uc", prints], devices="cpu:0",
+                                metric=["val: (\\S+)"], set=["run.best=min:val"])
+        run = runs.find(started["id"])
+        wait_for(lambda: b'"val":1.0' in run.events(0).read_bytes() if run.events(0).exists()
+                 else False)
+        state = run.state()
+        pids = {state.pid, *(p.pid for p in state.processes)}
+        held = {str(fd.readlink()) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        assert pids
+        assert not [name for name in held if name.startswith("pipe:")]
+        curve, _ = await tool("curve", run=run.id)
+        assert (curve["value"], curve["least"]) == ("val", 1)
+        assert len(curve["points"]) == 200
+        assert (await tool("curve", run=run.id, n=5))[0]["points"][-1] == curve["points"][-1]
+        run.stop(now=True)
+
+
+def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home):
+    ask = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+            "name": "run", "arguments": {"command": ["true"], "devices": "cpu:0"}}}]
+    server = subprocess.Popen([ENGINE, "mcp", "--allow", "run"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(b"".join(json.dumps(one).encode() + b"\n" for one in ask))
+    server.stdin.flush()
+    [run] = wait_for(runs.all_runs)
+    server.stdout.close()
+    server.stdin.close()
+    server.wait()
+    wait_for(lambda: not run.state().live and not run.supervised())
+    assert run.state().state == "completed"
+    assert notes.read(run.path).tags == ("agent:mcp",)
+    assert [one.id for one in runs.all_runs()] == [run.id]
+
+
+def test_without_the_library_and_with_wrong_options(home, monkeypatch):
+    for options, sentence in ((("--allow", "fly"), "it takes run and stop"),
+                              (("--limit", "0.1s"), "of a second or more"),
+                              (("--as", "a b"), "can't be a tag")):
+        done = called("mcp", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert sentence in done.stderr
+    monkeypatch.setitem(sys.modules, "mcp_types", None)
+    done = called("mcp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'gpu-panel[mcp]'" in done.stderr
+
+
+LONG = {"a": "x" * 90_000, "é": "é" * 30_000}
+
+
+@pytest.mark.parametrize("found", [
+    {"rows": [LONG] * 9}, {"rows": [LONG, 1] * 30}, LONG, {"a": [[[["x" * 30_000]]]]},
+    {f"{i}": i for i in range(9000)}, {"a": {f"{i}": i for i in range(9000)}, "b": LONG},
+    {"a" * 30_000: 1}, {f"{i}": {"a": [i] * 30} for i in range(900)}, {"a": {"a" * 30_000: "b"}},
+    {f"{i}": [LONG] for i in range(20)}, {"a": {"b": {"c": [LONG] * 50}}, "n": [1e300] * 9000}])
+def test_an_answer_is_never_too_long_and_says_what_it_lacks(found):
+    text = ours.answer("s" * 3000, found)
+    told = json.loads(text)
+    assert len(text) <= ours.LONGEST
+    assert list(told)[:2] == ["summary", "cut"]
+    assert told["summary"] == "s" * 500
+    whole = ours.answer("s", {"a": "x" * (ours.LONGEST - 40)})
+    assert "cut" not in json.loads(whole)
+
+
+def test_rows_stay_whole_and_of_a_log_the_last_lines_stay():
+    told = json.loads(ours.answer("", {"rows": [{"id": str(i), "text": "x" * 400}
+                                                for i in range(100)]}))
+    assert [row["id"] for row in told["rows"]] == [str(i) for i in range(len(told["rows"]))]
+    assert all(len(row["text"]) == 400 for row in told["rows"])
+    assert told["cut"] == [f"rows: the first {len(told['rows'])} of 100"]
+    assert len(told["rows"]) > 50
+    told = json.loads(ours.answer("", {"lines": [f"line {i}" for i in range(9000)]}))
+    assert told["lines"][-1] == "line 8999"
+    told = json.loads(ours.answer("", {"a": "x" * 90_000, "b": {"c": 1}}))
+    assert told["b"] == {"c": 1}
+    assert len(told["a"]) > 10_000
