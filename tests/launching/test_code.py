@@ -66,6 +66,13 @@ def test_after_a_day_only_the_code_of_what_is_kept_is_there(folder: Path) -> Non
     assert (out.returncode, "not kept any more" in out.stderr) == (2, True)
 
 
+def test_much_code_is_not_kept_for_a_day(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_ROOM", 20)
+    one, two, three = ran("LR = 1\n"), ran("LR = 2\n"), ran("LR = 3\n")
+    assert "not kept any more" in called("code", one).stderr
+    assert [called("code", each).returncode for each in (two, three)] == [0, 0]
+
+
 def test_a_run_without_code_and_one_of_somebody_else_say_so(folder: Path) -> None:
     one = ran("LR = 1\n")
     path = store.root().parent / "runs" / one
