@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def _append(line: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(folder / time.strftime("%Y-%m.jsonl", time.gmtime()), os.O_WRONLY | os.O_CREAT
+        fd = os.open(folder / f"{datetime.now(UTC):%Y-%m}.jsonl", os.O_WRONLY | os.O_CREAT
                      | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, json.dumps(line).encode() + b"\n")
@@ -117,7 +118,7 @@ def _append(line: dict[str, Any]) -> None:
 
 def _lines(since: float) -> Iterator[dict[str, Any]]:
     # A hold may have begun in the month before.
-    first = time.strftime("%Y-%m", time.gmtime(since - 31 * 86400))
+    first = f"{datetime.fromtimestamp(max(since, 0.0), UTC) - timedelta(31):%Y-%m}"
     with contextlib.suppress(OSError):
         for path in sorted(_folder().glob("????-??.jsonl")):
             if path.stem < first or not stat.S_ISREG(path.lstat().st_mode):
