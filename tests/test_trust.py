@@ -65,6 +65,7 @@ WRITING = {
     "the person's private home, under a name of our making": """
         code/store.py: write_bytes in save
         devices/use_log.py: open in _append
+        launching/fit.py: write_json in remember
         queue/serve.py: open in _start_sweep
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter

@@ -106,6 +106,15 @@ def test_real_steps_are_tried_against_a_real_limit_and_nothing_is_left(home, tmp
     bad = next(t for t in said["trials"] if not t["fits"])
     assert "memory" in bad["why"]
     assert said["proposal"]["global_size"] == 64
+    largest = said["largest"]
+    for size, wanted in ((largest, []), (largest + 1, ["may not fit: fits: up to"])):
+        plan = json.loads(subprocess.run(
+            [sys.executable, "-m", "gpu_engine", "plan", "--json", "--devices", "cpu:1", "--set",
+             f"batch.size={size}", "--", sys.executable, str(tmp_path / "train.py"),
+             "{batch.per_gpu}"], capture_output=True, text=True, check=True).stdout)
+        assert plan["fits"].startswith(f"fits: up to {largest} per slot within 1.0 GiB (tried ")
+        assert [w in str(plan["warnings"]) for w in wanted] == [True] * len(wanted)
+        assert ("may not fit" in str(plan["warnings"])) is bool(wanted)
     assert folder.all_runs() == []
     assert leases.holders(home / "leases") == {}
 

@@ -44,19 +44,20 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     inventory = first.inventory
     spec = pick(spec, inventory)
     limit = _bytes(memory) if memory is not None else None
-    gpus = [inventory.find(name) for name in spec.devices.ids or ()]
-    if all(d is None or d.is_cpu for d in gpus):
+    devices = [d for d in map(inventory.find, spec.devices.ids or ()) if d is not None]
+    if all(d.is_cpu for d in devices):
         if limit is None:
             raise UserError("on CPU slots say what a rank may use, for example --memory 2GiB")
     elif limit is not None:
         raise UserError("--memory is for CPU slots: a GPU has its own limit")
-    room = limit or min((d.memory_total for d in gpus if d is not None and d.memory_total),
-                        default=None)
+    room = limit or min((d.memory_total for d in devices if d.memory_total), default=None)
     hold = leases.Hold(leases.new_name(), f"fit of {spec.name}", None)
-    with leases.acquire(paths.leases_folder(), [d for d in gpus if d is not None], None, hold=hold):
+    with leases.acquire(paths.leases_folder(), devices, None, hold=hold):
         trials = fit.search(lambda size: _tried(spec, size, limit, as_json), room)
     batch = first.plan.batch
     largest = max((t.size for t in trials if t.fits), default=None)
+    if largest is not None:
+        fit.remember(spec, devices, largest, limit)
     knee = fit.knee(trials)
     proposed = fit.proposal(batch, largest) if largest is not None else None
     if as_json:

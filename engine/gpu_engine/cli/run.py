@@ -146,7 +146,7 @@ def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
              + (f", backend {planned.backend}" if planned.backend != "none" else ""),
              *planned.sentences(), planned.chosen,
              *((code.sentence(), *(s.sentence() for s in code.sendings)) if code else ()),
-             planned.not_compared and f"code: {planned.not_compared}",
+             planned.fits, planned.not_compared and f"code: {planned.not_compared}",
              python and python.sentence(), *(rank.sentence() for rank in planned.ranks),
              *(f"warning: {warning}" for warning in planned.warnings)]
     for line in filter(None, lines):

@@ -1,18 +1,23 @@
 """The largest batch that a device trains: real steps in throwaway runs.
 
 Two small sizes are tried; the memory of both is a line, which predicts the largest. That is tried,
-halved while it runs out, and grown while it does not. Pure but for `Trying`, which starts the runs.
+halved while it runs out, and grown while it does not. `gpu-engine fit` makes the runs.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import resource
+import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpu_engine.common import paths, units
+from gpu_engine.common.files import json_inside, write_json
+from gpu_engine.devices.records import Device
 from gpu_engine.events.schema import Event, Memory, Step
 from gpu_engine.plan.batch import Batch
 from gpu_engine.spec.schema import RunSpec
@@ -173,6 +178,45 @@ def limited(memory: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+_KEPT, _MOST_KEPT = "fits.json", 500
+
+
+def _key(spec: RunSpec, devices: Sequence[Device]) -> str:
+    """What a size was found for: what is trained and how, and on which cards."""
+    task = spec.task
+    return json.dumps([task.command or [task.use, sorted(task.params.items())], spec.amp.dtype,
+                       spec.parallel.mode, sorted({"cpu" if d.is_cpu else d.name
+                                                   for d in devices})], default=str)
+
+
+def remember(spec: RunSpec, devices: Sequence[Device], largest: int, memory: int | None) -> None:
+    """Keep what was found, in `fits.json` of the home. `memory`: the limit on CPU slots."""
+    kept = _kept()
+    kept.pop(_key(spec, devices), None)
+    kept[_key(spec, devices)] = {"largest": largest, "at": time.time(), "memory": memory}
+    write_json(paths.home() / _KEPT, dict(list(kept.items())[-_MOST_KEPT:]))
+
+
+def known(spec: RunSpec, devices: Sequence[Device]) -> tuple[int, str] | None:
+    """The largest size per GPU that was found for this, and that in words: "fits: up to 48 per GPU
+    (tried 3 h ago)"."""
+    found = _kept().get(_key(spec, devices))
+    if not isinstance(found, dict):
+        return None
+    largest, at, memory = found.get("largest"), found.get("at"), found.get("memory")
+    if not (isinstance(largest, int) and isinstance(at, int | float)):
+        return None
+    within = f" within {units.size(memory)}" if isinstance(memory, int) else ""
+    unit = "slot" if isinstance(memory, int) else "GPU"
+    return largest, f"fits: up to {largest:,} per {unit}{within} " \
+                    f"(tried {units.ago(time.time() - at)})"
+
+
+def _kept() -> dict[str, Any]:
+    found = json_inside(paths.home(), _KEPT)
+    return found if isinstance(found, dict) else {}
 
 
 def advice(spec: RunSpec, trials: Sequence[Trial]) -> str:

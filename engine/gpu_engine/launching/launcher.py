@@ -15,7 +15,7 @@ from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import open_inside
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launching import environment, logind, notifier, preflight
+from gpu_engine.launching import environment, fit, logind, notifier, preflight
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import Checked, check, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
@@ -94,10 +94,15 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         raise SpecError([*checked.problems, *problems])
     resolved = replace(planned(checked, taken, base=base),
                        chosen=_why(asked, spec, inventory))
+    too_many = None
+    if found := fit.known(spec, [d for d in map(inventory.find, spec.devices.ids or ()) if d]):
+        resolved = replace(resolved, fits=found[1])
+        if resolved.batch.per_gpu > found[0]:
+            too_many = f"{resolved.batch.per_gpu:,} per {resolved.unit} may not fit: {found[1]}"
     # What is wrong with the list of devices that this process has inherited.
     narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, _warned(
-        resolved, inventory.problem if narrowed else None, none_free,
+        resolved, inventory.problem if narrowed else None, none_free, too_many,
         *warnings, logind.here(), notifier.doubt()))
 
 

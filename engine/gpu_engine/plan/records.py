@@ -214,6 +214,8 @@ class LaunchPlan:
     named."""
     code: Code | None = None
     """What hosts are sent; None: nothing."""
+    fits: str | None = None
+    """The largest batch that `gpu-engine fit` has found for this, in words."""
     not_compared: str | None = None
     """For people: which code has to be on the hosts already and is not looked at there. None: it is
     sent, or is gpu-panel's own."""

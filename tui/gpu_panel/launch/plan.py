@@ -96,7 +96,7 @@ opens the form, in which all of it is chosen."""
         self.entitle(draft)
 
     def _of_plan(self, plan: LaunchPlan) -> list[Content]:
-        first, *rest = map(clean, (*_what(plan), *plan.sentences()))
+        first, *rest = map(clean, (*_what(plan), *plan.sentences(), *filter(None, [plan.fits])))
         what = Content(_GAP).join([Content.styled(first, "bold"), *map(Content, rest)])
         # Warnings come early, as the end may be below the pane's edge.
         lines = [what,
