@@ -160,7 +160,7 @@ def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home)
 
 def test_without_the_library_and_with_wrong_options(home, monkeypatch):
     for options, sentence in ((("--allow", "fly"), "it takes run and stop"),
-                              (("--limit", "0.1s"), "of a second or more"),
+                              (("--limit", "0.1s"), "at least 1 s"),
                               (("--as", "a b"), "can't be a tag")):
         done = called("mcp", *options)
         assert (done.returncode, done.stdout) == (2, "")
