@@ -77,11 +77,17 @@ def test_a_run_without_code_and_one_of_somebody_else_say_so(folder: Path) -> Non
         assert (out.returncode, says in out.stderr) == (2, True), out.stderr
 
 
-def test_any_text_file_passes_through_git_apply_as_it_is(folder: Path) -> None:
+def test_any_text_file_passes_through_git_apply_as_it_is(
+        folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # a person's own habits change nothing
+    (tmp_path / "git").mkdir()
+    (tmp_path / "git" / "attributes").write_text("* -diff\n")
+    (tmp_path / "git" / "config").write_text(
+        "[diff]\nmnemonicPrefix = true\nexternal = false\n[color]\nui = always\n")
     odd = {"crlf.py": (b"a\r\nb\f\n", b"a\r\nc\x1b[31m"), "latin.txt": (b"\xe4\n", b"\xf6\n"),
            "gone/deep.py": (b"x\n", None), "gone": (None, b"now a file\n"), "empty": (None, b""),
            "d\xe9 \"q\".py": (b"1\n", b"2\n"), "run.sh": (b"x\n", b"x\n"),
-           "link": (None, b"run.sh"), "-R": (b"1\n", b"2\n"), ".gitattributes": (None, b"* -diff")}
+           "link": (None, b"run.sh"), "-R": (b"1\n", b"2\n")}
     taken = []
     for side in (0, 1):
         for path in [p for p in folder.iterdir() if p.name != ".git"]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @spec_options
 def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
         after: str | None, begin: str | None, priority: int | None, tags: tuple[str, ...],
-        grid: tuple[str, ...], repeat: int, no_notify: bool) -> None:
+        no_notify: bool, **sweep_options: Any) -> None:
     """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
@@ -60,11 +60,11 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
     compares them.
     """
-    if no_notify and (queued or grid or repeat > 1):
+    members = members_of(choice, **sweep_options)
+    if no_notify and (queued or members):
         raise click.UsageError("--no-notify is for a run that starts at once")
     tags = tuple(tag for text in tags for tag in notes.parse_tags(text))
-    if grid or repeat > 1:
-        members = members_of(choice, grid, repeat)
+    if members:
         from gpu_engine.sweep import group
 
         sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
@@ -128,14 +128,14 @@ def _warn(doubt: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
 @grid_options
 @spec_options
-def plan(choice: SpecChoice, as_json: bool, grid: tuple[str, ...], repeat: int) -> None:
+def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
     from gpu_engine.launching.launcher import prepare
     from gpu_engine.plan.build import typed
 
-    if grid or repeat > 1:
-        show(members_of(choice, grid, repeat), choice, as_json=as_json)
+    if members := members_of(choice, **sweep_options):
+        show(members, choice, as_json=as_json)
         return
     planned = prepare(choice.spec, base=choice.base, only_plan=True).plan.for_people()
     if as_json:

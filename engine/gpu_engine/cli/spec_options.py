@@ -134,7 +134,13 @@ def _name_of(command: list[str]) -> str:
 
 
 def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: add the options that make a sweep. The function gets `grid` and `repeat`."""
+    """Decorator: add the options that make a sweep, which the function hands to `members_of`."""
+    function = click.option(
+        "--halving", type=click.IntRange(2), metavar="N",
+        help="Short for --set run.halving=N.")(function)
+    function = click.option(
+        "--stop-worse", is_flag=True,
+        help="Short for --set run.stop_worse=true.")(function)
     function = click.option(
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
@@ -143,12 +149,19 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Vary a key: with several, every combination of their values is a run.")(function)
 
 
-def members_of(choice: SpecChoice, grid: Sequence[str], repeat: int) -> list[Member]:
-    """The members of the sweep that the options ask for. Raises SpecError."""
+def members_of(choice: SpecChoice, *, grid: Sequence[str], repeat: int, stop_worse: bool,
+               halving: int | None) -> list[Member]:
+    """The members of the sweep that the options ask for; none if they ask for no sweep. Raises
+    SpecError."""
+    if not grid and repeat == 1:
+        if stop_worse or halving:
+            raise click.UsageError("--stop-worse and --halving go with --grid or --repeat")
+        return []
     from gpu_engine.sweep.grid import members, parse
 
-    whole = spelled_out(grid, choice.spec)
-    made = members(choice.spec, [parse(text) for text in whole], repeat)
+    run, whole = choice.spec.run, spelled_out(grid, choice.spec)
+    run = replace(run, stop_worse=stop_worse or run.stop_worse, halving=halving or run.halving)
+    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat)
     return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
 
 

@@ -122,14 +122,25 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
-    from gpu_engine.sweep.table import cells, failures, heads, named, names, notes, summary
+    from gpu_engine.sweep.table import (
+        FAILED,
+        STOPPED,
+        cells,
+        failures,
+        heads,
+        named,
+        names,
+        notes,
+        summary,
+    )
 
     out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     out += ["", *notes(rows, by)] if notes(rows, by) else []
     if by.name not in (there := names(members)) and there:
         out += ["", f"no run has recorded {by.name!r}; --by takes {named(members)}"]
-    for why, whose in failures(members):
-        first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")
-        out += ["", f"{len(whose)} failed ({first}): {why}"]
+    for kind in (FAILED, STOPPED):
+        for why, whose in failures(members, kind):
+            first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")
+            out += ["", f"{len(whose)} {kind} ({first}): {why}"]
     return out

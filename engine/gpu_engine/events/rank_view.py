@@ -76,6 +76,7 @@ class RankView:
     gpu_retries: list[int | None] = field(default_factory=list)
     """How often each device's memory ran out and torch tried again; empty: never, or not known."""
     rss: int | None = None
+    rss_peak: int | None = None
     evaluations: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     checkpoint: str | None = None
@@ -163,7 +164,7 @@ class RankView:
     def forget_attempt(self) -> None:
         """Forget how this rank's attempt went, as a new one has begun on other ranks."""
         self.error = self.outcome = self.phase = self.phase_since = self.beat = self.stands = None
-        self.pid = self.samples_per_s = self.data_wait = self.rss = None
+        self.pid = self.samples_per_s = self.data_wait = self.rss = self.rss_peak = None
         self.ended, self.exit = False, None
         self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
         self.gpu_total, self.gpu_retries = [], []

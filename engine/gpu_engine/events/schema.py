@@ -200,6 +200,8 @@ class Memory(Event):
     gpu_process: int | None = None
     gpu_total: tuple[int | None, ...] = ()
     """What each device has."""
+    rss_peak: int | None = None
+    """The most that rss has been."""
     gpu_retries: tuple[int | None, ...] = ()
     """How often torch ran out of it, gave back what it kept for later and tried again; left out
     where it never did."""

@@ -236,6 +236,7 @@ def _step_time(run: RunView, rank: RankView, event: schema.StepTime) -> None:
 def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
     rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
     rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
+    rank.rss_peak = event.rss_peak
     rank.gpu_total, rank.gpu_retries = list(event.gpu_total), list(event.gpu_retries)
 
 
@@ -247,6 +248,8 @@ def _devices(run: RunView, rank: RankView, event: schema.Devices) -> None:
 @folds(schema.Metric)
 def _metric(run: RunView, rank: RankView, event: schema.Metric) -> None:
     rank.metrics.update(_known(event.values))
+    if rank.step is None and event.step is not None:  # a script that says its steps, and shows none
+        rank.at_step = max(rank.at_step or 0, event.step)
 
 
 @folds(schema.Eval)

@@ -3,16 +3,18 @@ supervisor, also after a reboot or if its own was killed."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import only_look, paths
 from gpu_engine.common.errors import UserError, telling
-from gpu_engine.common.files import json_inside, locked, take_lock
+from gpu_engine.common.files import json_inside, locked, read_inside, take_lock
 from gpu_engine.launching import logind
 from gpu_engine.launching.launcher import supervise
 from gpu_engine.queue import turns
@@ -101,13 +103,23 @@ def ensure(folder: Path | None = None) -> int:
         return 0
     runs = alone(folder)
     # Sweeps first: from here on their members count as being ahead of the runs behind them.
-    for sweep in dict.fromkeys(e.sweep for e in runs.values() if e.sweep is not None):
+    sweeps = [*(e.sweep for e in runs.values() if e.sweep is not None), *_left(folder)]
+    for sweep in dict.fromkeys(sweeps):
         with telling(f"the process of sweep {sweep} can't be started"):
             _start_sweep(folder, sweep)
     for run, entry in runs.items():
         if entry.sweep is None:
             start(run)
     return len(runs)
+
+
+def _left(folder: Path) -> Iterator[str]:
+    """The sweeps whose process was killed here: it would have removed its lock file."""
+    for path in folder.glob("s*.lock"):
+        with contextlib.suppress(OSError):
+            if waiting.ID.fullmatch(path.stem) and not locked(path) \
+                    and read_inside(folder, path.name) == socket.gethostname().encode():
+                yield path.stem
 
 
 def _start_sweep(folder: Path, sweep: str) -> None:
@@ -119,6 +131,7 @@ def _start_sweep(folder: Path, sweep: str) -> None:
     os.close(low)
     try:
         if take_lock(lock):
+            os.pwrite(lock, socket.gethostname().encode(), 0)  # others may share the folder
             log = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_APPEND | flags, 0o600)
             logind.start(log, "gpu_engine.sweep", str(folder), sweep, str(lock), pass_fds=(lock,))
     finally:

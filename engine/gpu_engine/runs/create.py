@@ -106,7 +106,7 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=attempt or before.attempt + (0 if counted else 1),
                               boot=procs.boot_id(),
-                              attempts=_closed(before), changed=changed))
+                              attempts=_closed(before), changed=changed, rungs=before.rungs))
         trust.note_started(run.path)
     return fd
 

@@ -56,12 +56,13 @@ from gpu_engine.runs.state import (
     AttemptRecord,
     Cause,
     RankProcess,
+    Rung,
     State,
     StateName,
 )
 
-__all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess", "Run", "State",
-           "StateName", "all_runs", "each_run", "find", "private_folder"]
+__all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess", "Run", "Rung",
+           "State", "StateName", "all_runs", "each_run", "find", "private_folder"]
 
 _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""

@@ -91,6 +91,19 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Rung:
+    """A share of its budget that a member of a sweep has got to, and where it stood there."""
+
+    share: Annotated[float, Bounds(ge=0, le=1)]
+    t: UnixTime
+    """When that was seen, Unix seconds."""
+    step: Whole | None = None
+    best: float | None = None
+    """Its best value until then; None: none was a finite number, which is worse than any."""
+    attempt: Whole = 1
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """The state of a run. Two states are never in state.json but found by the reader: *lost* if
     the supervisor is gone, *unreadable* if neither state.json nor the lock can be read, so that
@@ -126,6 +139,9 @@ class State:
     or its disk is full: `reason` says which. That they look still means nothing."""
     until: UnixTime | None = None
     """When its time is up (run.limit), Unix seconds; None before its first step."""
+    rungs: tuple[Rung, ...] = ()
+    """Where it was compared with the others of its sweep (run.stop_worse, run.halving), in order,
+    over all attempts."""
 
     @property
     def live(self) -> bool:
@@ -154,6 +170,12 @@ class State:
         known = [steps] if steps is not None else []
         return min([*known, max(self.until - now, 0.0)] if self.until is not None else known,
                    default=None)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it was stopped at a rung, from which it may go on (run.halving)."""
+        return self.state == "stopped" and bool(self.rungs) \
+            and self.rungs[-1].attempt == self.attempt
 
     def to_dict(self) -> dict[str, object]:
         """The state as state.json holds it."""

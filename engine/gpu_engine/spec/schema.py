@@ -188,6 +188,12 @@ class ProcessSpec:
     best: str | None = None
     """By which value runs are compared, evaluated, logged or printed: "min:val_bpb",
     "max:accuracy". Empty: as `train.best`, or by the loss."""
+    stop_worse: bool = False
+    """In a sweep: stop a run, which saves, whose best value at 1/4, 1/2 or 3/4 of its limit or
+    steps is worse than the median of those that got there before it."""
+    halving: Annotated[int, Bounds(ge=2)] | None = None
+    """In a sweep, successive halving: with 3, nine runs rest at 1/9 of their limit or steps, the
+    best three of them at 1/3, and the best one goes on."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"

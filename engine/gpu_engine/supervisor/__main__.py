@@ -30,6 +30,7 @@ def main(folder: Path, lock: int) -> int:
     from gpu_engine.runs import waiting
     from gpu_engine.runs.folder import EXIT_CODES, Run
     from gpu_engine.supervisor.supervise import Supervisor
+    from gpu_engine.sweep.rungs import Rungs
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr, force=True)
@@ -41,7 +42,7 @@ def main(folder: Path, lock: int) -> int:
 
             if (leases := Waiter(run).take_turn()) is None:
                 return EXIT_CODES[run.state().state]
-        return EXIT_CODES[Supervisor(run, umask).supervise(leases).state]
+        return EXIT_CODES[Supervisor(run, umask, Rungs.of(run)).supervise(leases).state]
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

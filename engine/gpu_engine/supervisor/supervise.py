@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
-from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
+from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
 from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
 from gpu_engine.supervisor.cause import oom_kills
@@ -50,15 +50,18 @@ _PRINTED = 0.2
 """The same where printed values get the step that is known then."""
 _MOST_ATTEMPTS = 50
 
+Compare = Callable[[State, int | None, int | None], tuple[Rung, str | None] | None]
+"""Compares a run with the others of its sweep: see `sweep.rungs`, which this room can't import."""
+
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Supervises one run. `umask`: that of its processes. Raises UserError if its plan can't be
-    read."""
+    """Supervises one run. `umask`: that of its processes. `compare`: with what it may be stopped
+    before its end. Raises UserError if its plan can't be read."""
 
-    def __init__(self, run: Run, umask: int) -> None:
-        self.run, self.umask = run, umask
+    def __init__(self, run: Run, umask: int, compare: Compare | None = None) -> None:
+        self.run, self.umask, self.compare = run, umask, compare
         self.plan = run.require_plan()
         spec = self.plan.spec
         self.is_task = spec.task.use is not None
@@ -69,6 +72,8 @@ class Supervisor:
         self.stop_asked = False
         self.stopped_by: str | None = None
         """Who sent the signal to stop, if it was not one of our programs."""
+        self.worse: str | None = None
+        """Why it was stopped at a rung."""
         self.limit = spec.run.limit
         self.up_at: float | None = None
         """When its time is up, monotonic seconds: a clock that is set lengthens no run."""
@@ -81,6 +86,8 @@ class Supervisor:
         self.state: State = replace(run.state(), state="starting", pid=pid,
                                     ticks=procs.start_ticks(pid), boot=procs.boot_id(),
                                     started=time.time(), until=None)
+        if self.limit and spec.run.halving and self.is_task and self.state.rungs:
+            self.limit *= 1 - self.state.rungs[-1].share  # the rest is behind its checkpoint
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
@@ -175,6 +182,7 @@ class Supervisor:
             self._handle(attempt, self._wait(attempt))
             self._check(attempt)
             self._watch_time(attempt)
+            self._watch_rungs(attempt)
             devices.sample()
         if not self.is_task and attempt.stopping is None \
                 and all(c.status == 0 for c in attempt.children):
@@ -192,15 +200,16 @@ class Supervisor:
         while self._read_printed(attempt, over=True):
             pass
         self._read(attempt)
+        self._watch_rungs(attempt)  # those that it has passed since
         self.state = replace(self.state, processes=attempt.processes())
         now = oom_kills()
         counted = None if now is None or oom_before is None else now - oom_before
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
                                 stop_asked=self.stop_asked, time_up=self._time_up(attempt),
                                 oom_kills=counted)
-        if verdict[0] == "stopped" and self.stopped_by is not None:
-            words = f"asked to stop {self.stopped_by}"
-            verdict = ("stopped", f"{words}; {verdict[1]}" if verdict[1] else words, None)
+        why = self.worse or (self.stopped_by and f"asked to stop {self.stopped_by}")
+        if verdict[0] == "stopped" and why:
+            verdict = ("stopped", f"{why}; {verdict[1]}" if verdict[1] else why, None)
         for missing in self.printed.missing() if self.printed and verdict[0] == "completed" else ():
             ranks.warn(self.run, 0, missing)
         if not self.is_task:
@@ -263,6 +272,21 @@ class Supervisor:
             self.time_up = True
             self._request_stop(attempt)
 
+    def _watch_rungs(self, attempt: Attempt) -> None:
+        """Record where the run stood at each rung that it has got to, and stop it there if it shall
+        not go on."""
+        views = [s.view for s in attempt.events.values()]
+        step = min((v.at_step if v.step is None else v.step for v in views
+                    if v.at_step is not None), default=None)
+        total = next((v.total_steps for v in views if v.total_steps), None)
+        while self.compare is not None and not self.stop_asked \
+                and (found := self.compare(self.state, step, total)) is not None:
+            self._set_state(self.state.state, rungs=(*self.state.rungs, found[0]))
+            if found[1] and attempt.running_children and attempt.deadline is None \
+                    and not any(v.over for v in views):
+                self.worse = found[1]
+                self._request_stop(attempt)
+
     def _time_up(self, attempt: Attempt) -> str | None:
         """If the ranks were stopped as the time was up, this in words. The ranks of other machines
         may have seen it first: all stop at the same step."""
@@ -286,7 +310,7 @@ class Supervisor:
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
         """The next signal and its sender; None: there is none within the time that is set here."""
         timeout = _BUSY if attempt.stopping or self.watch.waiting or self.busy else \
-            _PRINTED if self.printed is not None else 1.0
+            _PRINTED if self.printed is not None or self.compare is not None else 1.0
         if attempt.deadline is not None:
             timeout = max(0.0, min(timeout, attempt.deadline - time.monotonic()))
         elif self.up_at is not None and attempt.stopping is None:

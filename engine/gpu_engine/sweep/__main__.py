@@ -2,7 +2,8 @@
 
 A sweep may have a thousand members, and a supervisor is a process. So only the next few members
 have one while they wait; when one of them has got its devices or has been stopped, the next gets
-its own. This process ends with the last member that has none. Killed, it leaves members that wait
+its own. This process ends with the last member that has none; with run.halving it stays, to have
+the best go on. Killed, it leaves its lock file, by which it is started again
 (`queue/serve.py`). Its environment is that of the submission, and theirs is its own.
 """
 
@@ -21,10 +22,12 @@ from pathlib import Path
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import take_lock
+from gpu_engine.devices import probe
 from gpu_engine.queue import serve
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run
 from gpu_engine.supervisor.children import reap
+from gpu_engine.sweep import group
 
 AHEAD = 4
 """How many members wait with a supervisor: so many may start while the next is being started."""
@@ -43,12 +46,30 @@ def main(folder: Path, sweep: str, fd: int) -> int:
                         stream=sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.environ["GPU_PANEL_HOME"] = str(folder.parent)
-    starts, host = Counter[str](), socket.gethostname()
+    starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
+    lock = waiting.sweep_lock(folder, sweep)
+
+    found: group.Group | None = None
 
     def waits() -> list[Run]:
-        every = [Run(folder.parent / "runs" / name) for name, entry in waiting.line(folder).items()
+        line = waiting.line(folder)
+        for name in starts.keys() - line.keys():  # it has begun, and may wait again
+            del starts[name]
+        every = [Run(folder.parent / "runs" / name) for name, entry in line.items()
                  if (entry.sweep, entry.host) == (sweep, host)]
         return [run for run in every if starts[run.id] < _MOST_STARTS or run.supervised()]
+
+    def goes_on() -> bool:
+        nonlocal found
+        try:
+            if found is None or len(found.members) < found.of:  # it may be submitted just now
+                found = group.find(sweep)
+            return group.go_on(found, unable)
+        except UserError as err:
+            log.error("%s", err)
+            return False
+        finally:
+            probe.drop()
 
     while take_lock(fd):
         members = waits()
@@ -60,11 +81,11 @@ def main(folder: Path, sweep: str, fd: int) -> int:
             except UserError as err:
                 starts[run.id] += 1
                 log.error("%s", err)
-        if all(run.supervised() for run in members):
+        # `sweep stop` removes the file.
+        if all(run.supervised() for run in members) and not (lock.exists() and goes_on()):
             fcntl.flock(fd, fcntl.LOCK_UN)
             # A member that came before the lock was free has found it held, and started nobody.
             if all(run.supervised() for run in waits()):
-                lock = waiting.sweep_lock(folder, sweep)
                 for file in (lock, lock.with_suffix(".log")):
                     file.unlink(missing_ok=True)
                 return 0

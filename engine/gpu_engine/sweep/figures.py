@@ -98,11 +98,11 @@ class Track:
         each = [at.rates for at in self._present if not at.second]
         return sum(map(statistics.median, each)) if each and all(each) else None
 
-    def extents(self) -> dict[str, Extent]:
-        """Every value's extent by its name: "loss", the mean of the ranks' losses at each step;
-        "eval:accuracy", of an evaluation; other names as they were logged, of the first rank that
-        has them."""
-        found = {name: _extent(self._values(name)) for name in dict.fromkeys(
+    def extents(self, step: float = math.inf) -> dict[str, Extent]:
+        """Every value's extent up to `step` by its name: "loss", the mean of the ranks' losses at
+        each step; "eval:accuracy", of an evaluation; other names as they were logged, of the first
+        rank that has them."""
+        found = {name: _extent(self._values(name), step) for name in dict.fromkeys(
             name for at in self._present for name, values in at.values.items() if values)}
         logged = found.pop(_LOGGED_LOSS, None)
         return found if logged is None else {LOSS: logged} | found
@@ -149,7 +149,8 @@ class Track:
                 known[step if step is not None else len(known)] = value
 
 
-def _extent(values: Mapping[int, float]) -> Extent:
+def _extent(every: Mapping[int, float], step: float) -> Extent:
+    values = {at: value for at, value in every.items() if at <= step}
     finite = [v for v in values.values() if math.isfinite(v)]
     return Extent(min(finite, default=None), max(finite, default=None),
                   values[max(values)] if values else None)
@@ -170,21 +171,23 @@ class Figures:
     """False: only parts of the first rank's events were read, as there are so many."""
 
 
-def of(run: Path) -> Figures:
-    """The figures of the run in this folder."""
-    track, exact = track_of(run)
-    return Figures(track.steps, track.extents(), track.samples_per_s if exact else None, exact)
+def of(run: Path, *, step: float = math.inf, t: float = math.inf) -> Figures:
+    """The figures of the run in this folder: up to this step, and as they were at `t`, Unix
+    seconds."""
+    track, exact = track_of(run, t)
+    return Figures(track.steps, track.extents(step), track.samples_per_s if exact else None, exact)
 
 
-def track_of(run: Path) -> tuple[Track, bool]:
-    """All values of the run in this folder; and whether all events were read, or only parts of the
-    first rank's, as there are so many."""
+def track_of(run: Path, t: float = math.inf) -> tuple[Track, bool]:
+    """All values of the run in this folder, as they were at `t`; and whether all events were read,
+    or only parts of the first rank's, as there are so many."""
     ranks = ranks_with_files(run)[:_MOST_RANKS]
     exact = all(size_of(events_path(run, rank)) <= _PARTS * _PIECE + _END for rank in ranks)
     track = Track()
     for rank in ranks if exact else ranks[:1]:
         for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
-            track.fold(rank, event)
+            if event.t <= t:
+                track.fold(rank, event)
     return track, exact
 
 

@@ -17,6 +17,7 @@ from gpu_engine.spec.read import apply_sets, from_dict, spelled_out
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, RunSpec, keys
 from gpu_engine.spec.write import to_dict
 from gpu_engine.sweep import table
+from gpu_engine.sweep.rungs import FIRST
 
 MOST = 1000
 """Members of a sweep."""
@@ -88,7 +89,7 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
             again = number + 1 if repeat > 1 else None
             name = _name(spec.name, {short[k]: v for k, v in values.items()}, again)
             found.append(Member(len(found) + 1, values, again, replace(one, name=name)))
-    if problems := _unheard(found, axes, repeat):
+    if problems := _unheard(found, axes, repeat) + _compared(found):
         raise SpecError(problems)
     return found
 
@@ -200,6 +201,27 @@ def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list
                 otherwise="it has no placeholder. Give the command an option, as --width 64, and "
                           "vary that: --grid width=64,128")
     return list(out.values())
+
+
+def _compared(found: Sequence[Member]) -> list[Problem]:
+    """What keeps the members from being compared before their end, if they are to be."""
+    run, out = found[0].spec.run, list[Problem]()
+    if not run.stop_worse and run.halving is None:
+        return out
+    key, least = ("run.halving", run.halving) if run.halving else ("run.stop_worse", FIRST + 1)
+    if run.halving and run.stop_worse:
+        out.append(Problem(key, least, "does not go with run.stop_worse: choose one of them"))
+    if len(found) < least:
+        out.append(Problem(key, None, f"compares {least} runs or more, and here are {len(found)}"))
+    command = found[0].spec.task.command
+    if command and any(not m.spec.run.limit and not m.spec.train.steps for m in found):
+        out.append(Problem("run.limit", None, f"{key} needs to know how long a run of a command "
+                                              "takes: give it a limit, --limit 5m"))
+    if isinstance(run.metrics, dict) and not run.best:
+        name = next(iter(run.metrics), "NAME")
+        out.append(Problem("run.best", None, f"{key} needs to know which value decides: "
+                                             f"run.best=min:{name} or max:{name}; or loss"))
+    return out
 
 
 def _name(base: str, values: dict[str, str], repeat: int | None) -> str:

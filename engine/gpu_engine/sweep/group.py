@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.runs import attempts, waiting
+from gpu_engine.runs import attempts, trust, waiting
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.folder import Run, State, each_run
 from gpu_engine.runs.sweep import Member
@@ -20,6 +21,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec, parse_best
 from gpu_engine.sweep import grid
 from gpu_engine.sweep.figures import EVAL, Figures, FiguresOf
+from gpu_engine.sweep.rungs import due
 from gpu_engine.sweep.table import By, One, names
 
 if TYPE_CHECKING:
@@ -169,7 +171,7 @@ def without_figures(found: Group) -> list[One]:
 
 def _one(run: Run, member: Member, state: State, figures: Figures) -> One:
     why = None
-    if state.state not in ("completed", "stopped") and not state.live:
+    if state.state != "completed" and not state.live:
         why = state.cause.line if state.cause is not None else state.reason
     return One(run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
                None if why is None else clean(why), state.took(time.time()), figures.steps,
@@ -218,26 +220,54 @@ def stop(found: Group, *, now: bool = False) -> Done:
         except (UserError, OSError) as err:
             if run.state().live:
                 trouble.append(str(err))
+    # Without this file those that rest at a rung stay there.
+    waiting.sweep_lock(paths.queue_folder(), found.id).unlink(missing_ok=True)
     return Done(tuple(done), tuple(trouble))
 
 
 def retry(found: Group) -> Done:
     """Put the members that have failed or are lost into the line for another attempt, which goes on
     from their last checkpoint if they have one. Raises UserError if none has failed."""
-    from pathlib import Path
-
-    from gpu_engine.code.submitted import Kept
-    from gpu_engine.launching.launcher import discover_for
     from gpu_engine.queue import serve
-    from gpu_engine.queue.submit import Submission, When
-    from gpu_engine.queue.submit import submit as wait
 
     failed = [(run, m) for run, m in found.members if run.state().state in ("failed", "lost")]
     if not failed:
         raise UserError(f"no run of sweep {found.id} has failed")
+    done = _again(failed)
+    if done.runs:
+        serve.ensure()
+    return done
+
+
+def go_on(found: Group, unable: set[str]) -> bool:
+    """With run.halving: once no member runs, put those into the line that go on from the rung at
+    which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
+    passed over. Raises UserError if its spec can't be read."""
+    ours = [(run, m) for run, m in found.members
+            if trust.started_here(run.path) and run.id not in unable]
+    spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()
+    if spec.run.halving is None:
+        return False
+    best = parse_best(spec.run.best or spec.train.best)
+    states = {run.id: run.state() for run, _ in ours}
+    next_up = due(states, found.of, spec.run.halving, largest=best is not None and best[1])
+    done = _again([(run, m) for run, m in ours if run.id in next_up])
+    unable |= {*next_up} - {run.id for run in done.runs}
+    return bool(next_up) or any(state.live for state in states.values())
+
+
+def _again(members: Iterable[tuple[Run, Member]]) -> Done:
+    """Put members that have ended into the line for another attempt."""
+    from pathlib import Path
+
+    from gpu_engine.code.submitted import Kept
+    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.queue.submit import Submission, When
+    from gpu_engine.queue.submit import submit as wait
+
     done, trouble = list[Run](), list[str]()
     inventory = None
-    for run, member in failed:
+    for run, member in members:
         try:
             spec = from_dict(attempts.read_spec(run))
             if member.pick is not None:  # it became devices.ids when the run started
@@ -249,6 +279,4 @@ def retry(found: Group) -> Done:
             done.append(run)
         except (UserError, OSError) as err:
             trouble.append(f"run {run.id} is not tried again: {err}")
-    if done:
-        serve.ensure()
     return Done(tuple(done), tuple(trouble))

@@ -48,7 +48,7 @@ class One:
     name: str
     state: str
     why: str | None = None
-    """The first cause of a failure, in one line."""
+    """The first cause of a failure, or why it was stopped, in one line."""
     seconds: float | None = None
     """What its attempts took."""
     steps: int | None = None
@@ -138,11 +138,11 @@ def count(members: Iterable[One]) -> dict[str, int]:
             if counts[kind]}
 
 
-def failures(members: Iterable[One]) -> list[tuple[str, list[One]]]:
-    """(cause, the members that failed of it), the most frequent first."""
+def failures(members: Iterable[One], kind: str = FAILED) -> list[tuple[str, list[One]]]:
+    """(cause, the members that failed of it, or were STOPPED), the most frequent first."""
     out: dict[str, list[One]] = {}
     for one in members:
-        if one.kind == FAILED:
+        if one.kind == kind and (one.why or kind == FAILED):
             out.setdefault(one.why or one.state, []).append(one)
     return sorted(out.items(), key=lambda pair: -len(pair[1]))
 

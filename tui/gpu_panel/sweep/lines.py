@@ -10,7 +10,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.sweep import table as sweep_table
 from gpu_engine.sweep.figures import FiguresOf
 from gpu_engine.sweep.group import Group, default_by, find, read
-from gpu_engine.sweep.table import FAILED, RUNNING, By, One, Point, failures
+from gpu_engine.sweep.table import FAILED, RUNNING, STOPPED, By, One, Point, failures
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.run.states import glyph, tone
 
@@ -54,8 +54,8 @@ def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
         style = tone(one.state) if inner and one is not None else "good" if point is best else ""
         bad = one is not None and one.kind == FAILED
         parts.append((text, "bad" if bad else "dim" if inner and style == "good" else style))
-        if one is not None and bad and one.why:
-            parts.append((f"  {one.why}", "bad"))
+        if one is not None and one.why:
+            parts.append((f"  {one.why}", "bad" if bad else "dim"))
         rows.append(Row(one.id if one is not None else key_of(point), (tuple(parts),)))
     return head, rows
 
@@ -64,10 +64,11 @@ def below(points: Sequence[Point], by: By, width: int) -> list[Row]:
     """What is said below the table: what the figures are, and why runs have failed."""
     rows = [_text("")]
     several = [m for p in points for m in p.members if len(p.members) > 1]
-    for why, whose in failures(several):
-        first = ", ".join(one.id for one in whose[:4]) + (", …" if len(whose) > 4 else "")
-        rows += [_text(line, "bad") for line in wrap(f"{len(whose)} failed ({first}): {why}",
-                                                     width)]
+    for kind, style in ((FAILED, "bad"), (STOPPED, "dim")):
+        for why, whose in failures(several, kind):
+            first = ", ".join(one.id for one in whose[:4]) + (", …" if len(whose) > 4 else "")
+            rows += [_text(line, style) for line in wrap(f"{len(whose)} {kind} ({first}): {why}",
+                                                         width)]
     for note in sweep_table.notes(points, by):
         rows += [_text(line, "dim") for line in wrap(note, width)]
     return rows if len(rows) > 1 else []

@@ -38,7 +38,7 @@ def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
     """What this process uses now of the host's memory and of each of `gpus` (devices, or indices
     as torch.cuda takes them)."""
     if not gpus:
-        return schema.Memory(_rss())
+        return schema.Memory(_rss(), rss_peak=_rss_peak())
     import torch
 
     stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counted on the host, no GPU call
@@ -108,6 +108,16 @@ def _rss() -> int | None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _rss_peak() -> int | None:
+    """VmHWM of proc(5), in bytes: getrusage's ru_maxrss is inherited over exec."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return None
+
 
 # ------------------------------------------------------------------------------------------------
 # Which lines held a GPU's memory when it was used up (`run.oom_snapshot`).

@@ -1,0 +1,122 @@
+"""Members of a sweep compared before their end, at rungs: shares of their budget, which is
+run.limit or their steps. Each member's supervisor records where it stands at a rung, and reads what
+others have recorded there.
+
+`run.stop_worse` stops a member by the median of those before it. With `run.halving` every member
+rests at a rung, and `due` says which go on once none runs any more.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+from gpu_engine.common import units
+from gpu_engine.runs import sweep, trust
+from gpu_engine.runs.folder import Run, Rung, State, each_run
+from gpu_engine.runs.sweep import Member
+from gpu_engine.spec.schema import RunSpec, parse_best
+from gpu_engine.sweep import figures
+
+_QUARTERS = (0.25, 0.5, 0.75)
+FIRST = 3
+"""Members that are not compared at a rung, as they are the first there."""
+
+
+def worse_than(best: float | None, others: Sequence[float | None], *, largest: bool) -> int | None:
+    """Than how many of `others` a member with this `best` value is worse, if it is worse than their
+    median; else, or if they are too few, None. None as a value is worse than any number."""
+    own, *scores = [_score(value, largest) for value in (best, *others)]
+    if len(scores) < FIRST or own <= statistics.median(scores):
+        return None
+    return sum(score < own for score in scores)
+
+
+def due(states: Mapping[str, State], of: int, factor: int, *, largest: bool) -> list[str]:
+    """Which of a sweep's members, by their ids, go on from the rung at which they rest: once none
+    is live, as many as are to pass that rung of the `of` that were submitted, the best first."""
+    found = list[str]()
+    for level in range(1, _levels(of, factor) + 1):
+        there = {name: s for name, s in states.items() if len(s.rungs) >= level}
+        rest = [name for name, s in there.items() if len(s.rungs) == level and s.rests]
+        known = [name for name in rest if there[name].rungs[-1].best is not None]
+        known.sort(key=lambda name: _score(states[name].rungs[-1].best, largest))
+        found += known[:max(of // factor ** level - (len(there) - len(rest)), 0)]
+    return [] if any(state.live for state in states.values()) else found
+
+
+def _score(best: float | None, largest: bool) -> float:
+    return math.inf if best is None else -best if largest else best
+
+
+def _levels(of: int, factor: int) -> int:
+    """At how many rungs `of` members rest."""
+    return 0 if of < factor else 1 + _levels(of // factor, factor)
+
+
+class Rungs:
+    """Compares one member with the others, in its supervisor."""
+
+    def __init__(self, run: Run, spec: RunSpec, member: Member, past: float) -> None:
+        """`past`: the share of the last rung that it has got to."""
+        self.run, self.spec, self.member, self.past = run, spec, member, past
+        self.factor = spec.run.halving
+        levels = range(_levels(member.of, self.factor), 0, -1) if self.factor else ()
+        self.shares = [self.factor ** -level for level in levels] if self.factor else _QUARTERS
+        by = parse_best(spec.run.best or spec.train.best)
+        self.names = (figures.EVAL + by[0], by[0]) if by else (figures.LOSS,)
+        self.largest = by is not None and by[1]
+
+    @classmethod
+    def of(cls, run: Run) -> Rungs | None:
+        """None if the run is to be compared with no others."""
+        plan, member, rungs = run.plan(), sweep.read(run.path), run.state().rungs
+        if plan is None or member is None or not (plan.spec.run.stop_worse
+                                                  or plan.spec.run.halving):
+            return None
+        return cls(run, plan.spec, member, rungs[-1].share if rungs else 0.0)
+
+    def __call__(self, state: State, step: int | None, total: int | None
+                 ) -> tuple[Rung, str | None] | None:
+        """The next rung, and why the run does not go on from there; None: it has not got there.
+        `step`, `total`: how far it is, and how many steps it has if the task says so."""
+        share = next((s for s in self.shares if s > self.past), None)
+        if share is None:
+            return None
+        limit, total, now = self.spec.run.limit or 0.0, self.spec.train.steps or total, time.time()
+        last = share * total if total else math.inf
+        end = state.until - limit * (1 - share) if state.until else math.inf
+        if step is not None and step > last:  # so that what came after that step is recorded too
+            end, step, where = math.inf, int(last), f"at step {int(last):,}"
+        elif now >= end:
+            last, where = math.inf, f"after {units.clock(share * limit)}"
+        else:
+            return None
+        self.past = share
+        values = figures.of(self.run.path, step=last, t=end).values
+        extent = next((values[name] for name in self.names if name in values), None)
+        if self.factor is None and (extent is None or extent.last is None):
+            return None  # it has no value yet, which is no worse than another's
+        best = extent and (extent.greatest if self.largest else extent.least)
+        rung = Rung(share, now, step, best, state.attempt)
+        if self.factor is not None:
+            best = self.member.of // self.factor ** (self.shares.index(share) + 1)
+            return rung, f"rests {where} for the best {best} of {self.member.of} to go on"
+        others = self._others(rung)
+        worse = worse_than(best, others, largest=self.largest)
+        return rung, f"worse than {worse} of {len(others)} {where}" if worse else None
+
+    def _others(self, rung: Rung) -> list[float | None]:
+        """The best values of those that got to this rung before and have not failed. Only what this
+        home has started may stop a run."""
+        found = list[float | None]()
+        for run in each_run(self.run.path.parent):
+            member = sweep.read(run.path)
+            if member is None or member.sweep != self.member.sweep:
+                continue
+            state = run.state()
+            if trust.started_here(run.path) and state.state not in ("failed", "lost"):
+                found += [r.best for r in state.rungs if r.share == rung.share and r.t < rung.t]
+        return found

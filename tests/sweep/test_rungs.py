@@ -1,0 +1,249 @@
+"""Members of a sweep that are stopped before their end, as others do better (run.stop_worse), or
+rest until the best go on (run.halving)."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpu_engine.common import paths
+from gpu_engine.common.errors import SpecError
+from gpu_engine.events.reader import attempts
+from gpu_engine.queue import serve
+from gpu_engine.runs import trust, waiting
+from gpu_engine.runs.folder import Run, Rung, State
+from gpu_engine.supervisor.supervise import Supervisor
+from gpu_engine.sweep import group
+from gpu_engine.sweep.rungs import Rungs, due, worse_than
+
+from .. import event_lines
+from ..command_line import called
+from ..conftest import wait_for
+from ..queue import kit
+from .made import ended, nobody_starts, submitted
+
+
+@pytest.mark.parametrize(("best", "others", "largest", "worse"), [
+    (1.1, [1.0, 1.0], False, None),  # the third
+    (1.5, [1.0, 2.0, 3.0], False, None),
+    (2.0, [1.0, 2.0, 3.0], False, None),  # the median itself
+    (2.1, [1.0, 2.0, 3.0], False, 2),
+    (2.6, [1.0, 2.0, 3.0, 4.0], False, 2),  # the median is 2.5
+    (2.4, [1.0, 2.0, 3.0, 4.0], False, None),
+    (0.5, [0.9, 0.6, 0.1], True, 2),
+    (0.7, [0.9, 0.6, 0.1], True, None),
+    (None, [1.0, 2.0, 3.0], False, 3),  # nan is worse than all
+    (None, [1.0, None, None], False, None),
+    (9.0, [1.0, None, None], False, None),  # and stops nobody
+    (9.0, [1.0, 2.0, None, 3.0], False, 3)])
+def test_the_median_rule(best, others, largest, worse):
+    assert worse_than(best, others, largest=largest) == worse
+
+
+def at(state: str, *bests: float | None, attempt: int | None = None) -> State:
+    """A member that has got to these rungs, each in an attempt of its own."""
+    rungs = tuple(Rung(0.1, 1.0, 1, best, number) for number, best in enumerate(bests, 1))
+    return State(state, "x", "x", 1.0, attempt=attempt or max(len(bests), 1), rungs=rungs)
+
+
+@pytest.mark.parametrize(("members", "on"), [
+    ([at("stopped", b) for b in (5.0, 3.0, 9.0, 1.0, 2.0, None, 7.0, 8.0, 6.0)], [3, 4, 1]),
+    ([at("stopped", 1.0)] * 8 + [at("running")], []),
+    ([at("stopped", 1.0)] * 8 + [at("queued", 1.0, attempt=2)], []),
+    # Three went on from the first rung, of which one failed: it is not made up for.
+    ([at("stopped", b) for b in (5.0, 6.0, 9.0, 8.0, 7.0, 4.0)]
+     + [at("stopped", 3.0, 2.5), at("failed", 2.0, attempt=2), at("stopped", 1.0, 0.9)], [8]),
+    # The best has completed; a person has stopped the others that went on.
+    ([at("stopped", 5.0)] * 6 + [at("completed", 1.0, 1.0, attempt=3)]
+     + [at("stopped", 1.0, attempt=2)] * 2, []),
+    ([at("failed"), at("lost"), *[at("stopped", 1.0)] * 2, *[at("stopped", None)] * 5], [2, 3])])
+def test_nine_three_one(members, on):
+    named = {str(number): state for number, state in enumerate(members)}
+    assert due(named, 9, 3, largest=False) == list(map(str, on))
+
+
+def rung_of(run: Run, step: int | None = 10**6, **state) -> tuple[Rung, str | None] | None:
+    rungs = Rungs.of(run)
+    return None if rungs is None else rungs(replace(run.state(), **state), step, None)
+
+
+def keep(run: Run, rung: Rung, state: str = "completed") -> None:
+    run.write_state(replace(run.state(), state=state, rungs=(rung,)))
+
+
+def test_what_counts_is_what_was_known_at_the_rung_and_of_whom(monkeypatch, home):
+    nobody_starts(monkeypatch)
+    grid = "train.lr=1,2,3,4,5,6,7,8,9"
+    runs = submitted(grid, train={"steps": 8}, run={"stop_worse": True}).runs
+    losses = [[9.0, 1.0, 0.1], [9.0, 2.0], [9.0, float("nan")], [5.0, 4.0], [0.1, 0.1], [],
+              [float("nan")] * 2, [0.1, 0.1], [9.0, 9.0, 0.01]]
+    for run, each in zip(runs, losses, strict=True):
+        ended(run, each)
+    assert rung_of(runs[0], step=2) is None  # what follows step 2, as its evaluation, is to come
+    told = []
+    for run in runs:
+        if (found := rung_of(run, step=3)) is None:
+            told.append(None)
+            keep(run, Rung(0.25, time.time() + 1000, 2, 0.0))  # later than the others
+            continue
+        keep(run, found[0], "failed" if run == runs[4] else "completed")
+        told.append((found[0].share, found[0].step, found[0].best, found[1]))
+        if run == runs[7]:  # not one that this home has started
+            trust.forget_started(run.path)
+    assert told == [
+        (0.25, 2, 1.0, None), (0.25, 2, 2.0, None), (0.25, 2, 9.0, None),
+        (0.25, 2, 4.0, "worse than 2 of 3 at step 2"), (0.25, 2, 0.1, None), None,
+        (0.25, 2, None, "worse than 4 of 4 at step 2"), (0.25, 2, 0.1, None),
+        (0.25, 2, 9.0, "worse than 3 of 5 at step 2")]
+    # One that is resumed is not judged again where it was.
+    assert rung_of(runs[0], step=4) is None
+    assert rung_of(runs[0], step=5)[0].share == 0.5
+
+
+def test_a_limit_is_a_budget_too_and_values_count_as_they_were_then(monkeypatch, home):
+    nobody_starts(monkeypatch)
+    [run, other, _] = submitted("train.lr=1,2,3", run={"halving": 3, "limit": 90.0,
+                                                      "best": "max:acc"}).runs
+    ended(run, [])
+    now = time.time()
+    event_lines.append(run.events(0), *(
+        event_lines.line("metric", {"step": None, "acc": acc}, t=now + t)
+        for t, acc in ((-31.0, 0.5), (-1.0, 0.4), (-0.5, 0.3), (0.5, 0.9))))
+    assert rung_of(run, until=None) is None
+    assert rung_of(run, until=now + 61) is None  # the first rung is at a third: in a second
+    rung, why = rung_of(run, until=now + 60)
+    assert (rung.share, rung.best) == (1 / 3, 0.5)
+    assert why == "rests after 00:30 for the best 1 of 3 to go on"
+    ended(other, [])
+    assert rung_of(other, until=now)[0].best is None
+    keep(run, rung, "stopped")
+    assert Supervisor(run, 0o22).limit == pytest.approx(60.0)  # the rest of its time
+
+
+PRINTS = """
+import os, signal, sys
+lr, at, own = float(sys.argv[2]), int(sys.argv[3]), os.environ["GPU_PANEL_RUN"] + "/own"
+done = int(open(own).read()) if os.path.exists(own) else 0
+try:
+    for step in range(done + 1, 91):
+        print(f"step {step} val: {lr + 1 / step}", flush=True)
+        if lr > 4 and at == 0 and step == 24 or at and step in (11, 31):
+            signal.pause()
+except KeyboardInterrupt:
+    open(own, "w").write(str(step))
+"""
+
+
+def printing(tmp_path, grid: str, at: int, slots: tuple[str, ...] = ("cpu:0",), **run):
+    """A sweep of scripts that print their steps and wait at some of them to be stopped."""
+    (tmp_path / "prints.py").write_text(PRINTS)
+    command = [sys.executable, "prints.py", "--lr", "1", str(at), "{steps}"]
+    return submitted(grid, task={"command": command}, train={"steps": 90},
+                     devices={"ids": list(slots)},
+                     run={"metrics": {"val": r"val: (\S+)"}, "best": "val"} | run)
+
+
+def test_what_loses_is_stopped_with_its_save_and_the_table_says_why(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = printing(tmp_path, "lr=1,3,2,8,1.5", 0, stop_worse=True)
+    kit.over(*made.runs)
+    assert [r.state().state for r in made.runs] == ["completed"] * 3 + ["stopped", "completed"]
+    loses = made.runs[3]
+    assert loses.state().reason == "worse than 3 of 3 at step 22"
+    assert (loses.path / "own").read_text() == "24"
+    table = called("sweep", made.id).stdout
+    assert "4 of 5 done, 1 stopped" in table
+    assert f"1 stopped ({loses.id}): worse than 3 of 3 at step 22" in table
+    assert "worse than 3 of 3" in called("runs").stdout
+    assert called("sweep", "retry", made.id).returncode == 2
+
+
+def test_nine_runs_rest_and_the_best_go_on_from_where_they_were(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = printing(tmp_path, "lr=5,3,2,8,1.5,4,7,6,9", 1, halving=3)
+    lock = waiting.sweep_lock(paths.queue_folder(), made.id)
+    wait_for(lambda: not lock.exists())
+    states = [run.state() for run in made.runs]
+    assert [len(s.attempts) for s in states] == [1, 2, 2, 1, 3, 1, 1, 1, 1]
+    assert [s.state for s in states].index("completed") == 4
+    assert states[0].reason == "rests at step 10 for the best 3 of 9 to go on"
+    assert states[1].reason == "rests at step 30 for the best 1 of 9 to go on"
+    steps = [line.split()[1] for line in made.runs[4].log(0).read_text().splitlines()]
+    assert [step for step in steps if step.isdigit()] == list(map(str, range(1, 91)))
+
+
+def test_a_task_goes_on_from_its_checkpoint(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = submitted("train.lr=1e-2,1e-6", task={"use": "gpu_engine.tasks.digits:Digits"},
+                     devices={"ids": ["cpu:0"]}, run={"halving": 2},
+                     train={"steps": 6000, "workers": 0})
+    wait_for(lambda: not made.runs[0].state().live and made.runs[0].state().attempt == 2, 120)
+    good, bad = (run.state() for run in made.runs)
+    assert (good.state, bad.state, bad.attempt) == ("completed", "stopped", 1)
+    [_, (_, first)] = attempts(made.runs[0].events(0))
+    assert 3000 < first < 6000
+
+
+def test_a_stop_of_the_sweep_keeps_those_that_rest_where_they_are(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = printing(tmp_path, "lr=1,2,3,4,5,6,7,8,9", 1, halving=3)
+    wait_for(lambda: made.runs[0].state().rests)
+    assert called("sweep", "stop", made.id).returncode == 0
+    log = waiting.sweep_lock(paths.queue_folder(), made.id).with_suffix(".log")
+    wait_for(lambda: not log.exists())  # its process has ended
+    assert {(run.state().state, run.state().attempt) for run in made.runs} == {("stopped", 1)}
+
+
+def resting(monkeypatch) -> group.Sweep:
+    """A sweep whose members all rest at their first rung, and whose process was killed."""
+    with monkeypatch.context() as patch:
+        nobody_starts(patch)
+        made = submitted("lr=1,2,3", devices={"ids": ["cpu:0"]}, train={"steps": 9},
+                         task={"command": ["sh", "-c", "echo {steps}", "--lr", "1"]},
+                         run={"halving": 3})
+    for best, run in enumerate(made.runs):
+        ended(run, [], state="stopped")
+        keep(run, Rung(1 / 3, 1.0, 3, -float(best)), "stopped")
+    waiting.sweep_lock(paths.queue_folder(), made.id).write_text(socket.gethostname())
+    return made
+
+
+def test_the_next_command_goes_on_with_a_sweep_whose_process_was_killed(home, monkeypatch):
+    made = resting(monkeypatch)
+    assert called("queue").returncode == 0
+    wait_for(lambda: made.runs[2].state().state == "completed")
+    assert [run.state().attempt for run in made.runs] == [1, 1, 2]
+
+
+def test_a_sweep_that_was_stopped_does_not_go_on_nor_one_of_another_machine(home, monkeypatch):
+    made, other = resting(monkeypatch), resting(monkeypatch)
+    theirs = waiting.sweep_lock(paths.queue_folder(), other.id)
+    theirs.write_text("elsewhere")
+    assert called("sweep", "stop", made.id).returncode == 0
+    serve.ensure()
+    assert not waiting.sweep_lock(paths.queue_folder(), made.id).exists()
+    assert theirs.read_text() == "elsewhere"
+    assert not serve.line()
+
+
+@pytest.mark.parametrize(("run", "says"), [
+    ({"stop_worse": True}, "run.stop_worse needs to know how long"),
+    ({"stop_worse": True, "halving": 2, "limit": 9}, "choose one of them"),
+    ({"halving": 5, "limit": 9}, "compares 5 runs or more, and here are 4"),
+    ({"halving": 2, "limit": 9, "metrics": {"val": "val: (.*)"}}, "run.best=min:val or max:val")])
+def test_what_can_not_be_compared_is_refused(home, run, says):
+    with pytest.raises(SpecError, match=says):
+        submitted("lr=1,2,3,4", task={"command": ["true", "--lr", "1"]}, run=run)
+
+
+def test_the_options_are_for_a_sweep(home):
+    done = called("run", "--stop-worse", "--devices", "cpu:0", "--", "true")
+    assert done.returncode == 2
+    assert "go with --grid or --repeat" in done.stderr
+    shown = called("plan", "--halving", "2", "--limit", "9s", "--devices", "cpu:0", "--grid",
+                   "lr=1,2", "--json", "--", "true", "--lr", "1").stdout
+    assert '"halving": 2' in shown
