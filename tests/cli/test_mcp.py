@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -76,6 +77,8 @@ async def test_it_may_look_and_nothing_else(home):
         wait_for(lambda: "up" in run.log(0).read_text() if run.log(0).exists() else False)
         assert (await tool("logs", run=run.id, search="UP"))[0]["lines"] == ["up"]
         assert (await tool("logs", run=run.id, search="down"))[0]["lines"] == []
+        told = await asyncio.gather(*(tool(name) for name in ("queue", "runs", "devices") * 4))
+        assert [next(reversed(one)) for one, _ in told] == ["rows", "rows", "host"] * 4
         [row] = (await tool("runs"))[0]["rows"]
         assert (row["id"], row["state"]) == (run.id, "running")
     run.stop(now=True)
@@ -178,7 +181,9 @@ LONG = {"a": "x" * 90_000, "é": "é" * 30_000}
     {"rows": [LONG] * 9}, {"rows": [LONG, 1] * 30}, LONG, {"a": [[[["x" * 30_000]]]]},
     {f"{i}": i for i in range(9000)}, {"a": {f"{i}": i for i in range(9000)}, "b": LONG},
     {"a" * 30_000: 1}, {f"{i}": {"a": [i] * 30} for i in range(900)}, {"a": {"a" * 30_000: "b"}},
-    {f"{i}": [LONG] for i in range(20)}, {"a": {"b": {"c": [LONG] * 50}}, "n": [1e300] * 9000}])
+    {f"{i}": [LONG] for i in range(20)},
+    {"k" * 80 + f"{i}": [1] * 90_000 for i in range(9)},
+    {"a": {"b": {"c": [LONG] * 50}}, "n": [1e300] * 9000}])
 def test_an_answer_is_never_too_long_and_says_what_it_lacks(found):
     text = ours.answer("s" * 3000, found)
     told = json.loads(text)
