@@ -136,7 +136,8 @@ def _of_runs(found: Any) -> str:
 def _of_show(found: Any) -> str:
     state, at, hang = found["state"], found["progress"], found["hang"]
     why = [state["reason"] or (state["cause"] or {}).get("message"), hang and hang["text"],
-           *(one["message"] for one in state["warnings"])]
+           *(one["message"] for one in state["warnings"]),
+           *(text for rank in found["ranks"][:1] for text in rank["warnings"])]
     return f"{state['id']} {state['name']}: {state['state']}" \
         + (f" at step {at['step']:,}" if at["step"] is not None else "") \
         + (f", loss {units.loss(at['loss'])}" if at["loss"] is not None else "") \
