@@ -69,6 +69,7 @@ WRITING = {
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
+        sweep/group.py: overwrite_inside in stop
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """

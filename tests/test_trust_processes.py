@@ -29,6 +29,7 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
+    "engine/gpu_engine/cli/hold.py": "the command that a person has typed behind it",
     "engine/gpu_engine/devices/probe.py": OURS,
     "engine/gpu_engine/common/programs.py": TOOL,
     "engine/gpu_engine/remote/reach/call.py": HOSTS,
@@ -48,6 +49,7 @@ MAY_START = {
     "tui/gpu_panel/exporting.py": OURS,
 }
 MAY_SIGNAL = {
+    "engine/gpu_engine/cli/hold.py": CHILD,
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
     "engine/gpu_engine/devices/probe.py": CHILD,
     "engine/gpu_engine/notify/send.py": CHILD,

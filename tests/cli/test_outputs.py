@@ -18,6 +18,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from gpu_engine.cli import cli, outputs
 from gpu_engine.common import paths
 from gpu_engine.events.schema import KINDS
+from gpu_engine.launching.fit import Trial
 from gpu_engine.runs import folder
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import key_docs
@@ -74,6 +75,8 @@ def followed(*words: str) -> list[str]:
 def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpu_engine.launching.fit.search", lambda tried, room: [
+        Trial(4, True, 1 << 30, 9.5), Trial(8, False, why="memory")])  # tests/launching/test_fit.py
     lines = followed("default", "--set", "task.use=gpu_engine.tasks.digits:Digits", "--set",
                      "train.steps=4", "--set", "train.eval_every=2")
     lines += followed("--metric", r"bpb: (\S+)", "--", "sh", "-c",
@@ -109,6 +112,7 @@ def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: P
             "presets": ["presets", "presets single"], "trace": [f"trace {live} --wait 1"],
             "plan": ["plan default --devices cpu:0", "plan default --grid train.lr=1,2 -n 1"],
             "export": [f"export {one} out.pt", f"export {one} {two} --to csv"],
+            "fit": ["fit default --devices cpu:1 --memory 2GiB"],
             "usage": ["usage --by user", "usage --by device"],
             "check": ["check default --devices cpu:1"]}
         for name, commands in asked.items():

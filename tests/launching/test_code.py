@@ -51,6 +51,8 @@ def test_what_is_tried_is_compared_and_what_is_kept_comes_back(folder: Path) -> 
     Path("weights").unlink()
     out = called("code", one)
     assert (out.stdout, out.stderr) == ("", "no file differs\n")
+    folder.rename(folder.with_name("moved"))
+    assert f"{folder} can't be read: " in called("code", one).stderr
 
 
 def test_after_a_day_only_the_code_of_what_is_kept_is_there(folder: Path) -> None:
@@ -62,6 +64,13 @@ def test_after_a_day_only_the_code_of_what_is_kept_is_there(folder: Path) -> Non
     assert "-LR = 1\n+LR = 3\n" in called("code", one).stdout
     out = called("code", two)
     assert (out.returncode, "not kept any more" in out.stderr) == (2, True)
+
+
+def test_much_code_is_not_kept_for_a_day(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_ROOM", 20)
+    one, two, three = ran("LR = 1\n"), ran("LR = 2\n"), ran("LR = 3\n")
+    assert "not kept any more" in called("code", one).stderr
+    assert [called("code", each).returncode for each in (two, three)] == [0, 0]
 
 
 def test_a_run_without_code_and_one_of_somebody_else_say_so(folder: Path) -> None:

@@ -70,7 +70,7 @@ async def test_an_open_quote_is_said_to_be_one_and_several_lines_can_be_pasted()
             await until(pilot, lambda said=said: any(
                 said in line for line in problems_below(screen)))
             assert screen.query_one("#launch", Button).disabled
-            assert said in str(screen.query_one("#plan-text", Static).content)
+            assert str(screen.query_one("#plan-text", Static).content) == "✗ see the form: command"
             assert box.value == typed
         for pasted, shown in (
                 ("python train.py \\\n    --lr 1 \\\r\n  --x 2\n",

@@ -225,7 +225,7 @@ def test_a_sweep_that_was_stopped_does_not_go_on_nor_one_of_another_machine(home
     theirs.write_text("elsewhere")
     assert called("sweep", "stop", made.id).returncode == 0
     serve.ensure()
-    assert not waiting.sweep_lock(paths.queue_folder(), made.id).exists()
+    assert [run.state().attempt for run in made.runs] == [1, 1, 1]
     assert theirs.read_text() == "elsewhere"
     assert not serve.line()
 

@@ -22,7 +22,9 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.schema import KINDS
 from gpu_engine.events.view import Progress
 from gpu_engine.export.exporter import Exported
+from gpu_engine.launching.fit import Trial
 from gpu_engine.notify.config import To
+from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.report.usage import Sum
@@ -168,6 +170,8 @@ OUTPUTS = {
     "errors": _of("Errors", errors=list[_of("Error", what=_TEXT, value=Any, why=str,
                                             remedy=_TEXT)]),
     "export": (Weights, list[Exported]),
+    "fit": _of("Fit", largest=int | None, knee=int | None, trials=list[Trial],
+               proposal=Batch | None),
     "hosts": _of("Hosts", hosts=list[Host], file=str),
     "hosts check": list[CheckedHost],
     "note": _with(Notes, id=str),
@@ -218,5 +222,6 @@ def schema(name: str) -> object:
     any_of, known = msgspec.json.schema_components(
         types if isinstance(types, tuple) else [types], ref_template="#/$defs/{name}")
     # A number that is not finite is a text: `events.writer.json_safe`.
-    return {"title": f"gpu-engine {name} --json", "anyOf": list(any_of), "$defs": json.loads(
-        json.dumps(known).replace('"type": "number"', '"type": ["number", "string"]'))}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": f"gpu-engine {name} --json", "anyOf": list(any_of), "$defs": json.loads(
+                json.dumps(known).replace('"type": "number"', '"type": ["number", "string"]'))}

@@ -30,8 +30,8 @@ def of_run(run: Run) -> Snapshot:
                         "repository, by Slurm, or with a task that is installed")
     if (found := store.load(name)) is not None:
         return found
-    raise UserError(f"the code of run {run.id} is not kept any more: after a day only that of runs "
-                    "is that gpu-engine note --keep was said of")
+    raise UserError(f"the code of run {run.id} is not kept any more: it is for a day, 2 GiB in "
+                    "all, and longer for runs with gpu-engine note --keep")
 
 
 def now(run: Run) -> Snapshot:

@@ -114,14 +114,14 @@ def _listed(top: Path, folder: bytes, timeout: float) -> list[bytes]:
         done = programs.ask_git(folder, "ls-files", "-z", "--cached", "--others",
                                 "--exclude-standard", timeout=timeout)
     except OSError as err:
-        raise _problem(top, f"can't be sent: git, which says what is code there, can't be started: "
+        raise _problem(top, f"can't be read: git, which says what is code there, can't be started: "
                             f"{reason(err)}") from None
     except subprocess.TimeoutExpired:
-        raise _problem(top, f"can't be sent: git has not said what is code there after "
+        raise _problem(top, f"can't be read: git has not said what is code there after "
                             f"{timeout:.0f} s. Take run.sync=none") from None
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
-        raise _problem(top, f"can't be sent: git does not say what is code there ({lines[-1][:200]}"
+        raise _problem(top, f"can't be read: git does not say what is code there ({lines[-1][:200]}"
                             "). Start in a git repository, or take run.sync=none")
     return sorted(set(done.stdout.split(b"\0")) - {b""})
 
@@ -138,7 +138,7 @@ def _content(folder: Path, path: bytes) -> tuple[listing.Kind, bytes]:
                 raise OSError(0, "it is no file any more")
             return "program" if mode & 0o100 else "file", file.read(listing.LARGEST + 1)
     except OSError as err:
-        raise _problem(folder, f"can't be sent: {os.fsdecode(path)}: {reason(err)}") from None
+        raise _problem(folder, f"can't be read: {os.fsdecode(path)}: {reason(err)}") from None
 
 
 def _problem(folder: Path, message: str) -> SpecError:

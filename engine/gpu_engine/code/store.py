@@ -28,6 +28,8 @@ from gpu_engine.runs.folder import Run, all_parts, all_runs
 
 KEPT = 24 * 3600.0
 """Seconds for which code that no run uses is kept: a run may be about to start in it."""
+_ROOM = 2 << 30
+"""Bytes of code in all, beyond which what was used last is kept and the rest goes earlier."""
 _COPIES = 100
 """Folders of the same code, at most: one more whenever a run has changed the files of the others.
 """
@@ -153,19 +155,21 @@ def remove_unused(folder: str) -> tuple[str | None, str | None]:
 
 
 def _remove_old() -> None:
-    """Delete code that no run here has used for a day, and what was sent and never finished. A
-    folder with files of a run's own stays, and code that a waiting run needs, or one that a person
-    keeps."""
+    """Delete code that no run here has used for a day, or lately where there is much, and what was
+    sent and never finished. A folder with files of a run's own stays, and code that a waiting run
+    needs, or one that a person keeps."""
     used = [run.cwd() for run in _users()]
     needed = _waited_for() | {environment.read(run.path).code for run in all_runs()
                               if notes.read(run.path).verdict == "keep"}
-    for place, entries in list(_all()):
-        if _old(_list_of(place)) and not any(_holds(place, u) for u in used) \
+    room = _ROOM
+    for place, entries in sorted(_all(), key=lambda one: _age(_list_of(one[0]))):
+        room -= sum(entry.size for entry in entries)
+        if (room < 0 or _age(_list_of(place)) > KEPT) and not any(_holds(place, u) for u in used) \
                 and listing.name_of(listing.packed(entries)) not in needed \
                 and not _others(place, entries):
             _remove(place)
     for path in root().glob(f"{_SENDING}*"):
-        if _old(path):
+        if _age(path) > KEPT:
             with contextlib.suppress(OSError):
                 shutil.rmtree(path)
 
@@ -193,11 +197,12 @@ def _holds(place: Path, folder: str) -> bool:
     return Path(os.path.realpath(place)) in (inner, *inner.parents)
 
 
-def _old(path: Path) -> bool:
+def _age(path: Path) -> float:
+    """Seconds since it was written or used; 0 if it is gone."""
     try:
-        return time.time() - path.lstat().st_mtime > KEPT
+        return time.time() - path.lstat().st_mtime
     except OSError:
-        return False
+        return 0.0
 
 
 def _others(place: Path, entries: tuple[Entry, ...]) -> bool:

@@ -107,7 +107,7 @@ def _append(line: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(folder / time.strftime("%Y-%m.jsonl", time.gmtime()), os.O_WRONLY | os.O_CREAT
+        fd = os.open(folder / f"{_month(time.time())}.jsonl", os.O_WRONLY | os.O_CREAT
                      | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, json.dumps(line).encode() + b"\n")
@@ -115,9 +115,14 @@ def _append(line: dict[str, Any]) -> None:
             os.close(fd)
 
 
+def _month(at: float) -> str:
+    parts = time.gmtime(at)
+    return f"{parts.tm_year}-{parts.tm_mon:02}"
+
+
 def _lines(since: float) -> Iterator[dict[str, Any]]:
     # A hold may have begun in the month before.
-    first = time.strftime("%Y-%m", time.gmtime(since - 31 * 86400))
+    first = _month(max(since - 31 * 86400, 0.0))
     with contextlib.suppress(OSError):
         for path in sorted(_folder().glob("????-??.jsonl")):
             if path.stem < first or not stat.S_ISREG(path.lstat().st_mode):

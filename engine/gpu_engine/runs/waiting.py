@@ -10,7 +10,8 @@ machine was restarted, the run waits on, and another supervisor may be started f
     line/3f2a       one empty file for each waiting run, so that none of the others is looked at
     next            the number that the next run in the line gets
     s3f2a.lock      held (flock) by the process that starts the supervisors of a sweep's members,
-                    and there as long as that has something to do; the name of its machine
+                    and there as long as that has something to do; the name of its machine,
+                    or empty: none that rests goes on
     s3f2a.log       its log
 """
 

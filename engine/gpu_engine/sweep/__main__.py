@@ -47,7 +47,6 @@ def main(folder: Path, sweep: str, fd: int) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.environ["GPU_PANEL_HOME"] = str(folder.parent)
     starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
-    lock = waiting.sweep_lock(folder, sweep)
 
     found: group.Group | None = None
 
@@ -61,10 +60,15 @@ def main(folder: Path, sweep: str, fd: int) -> int:
 
     def goes_on() -> bool:
         nonlocal found
+        if not os.fstat(fd).st_size:  # `sweep stop`
+            return False
         try:
             if found is None or len(found.members) < found.of:  # it may be submitted just now
                 found = group.find(sweep)
-            return group.go_on(found, unable)
+            more = group.go_on(found, unable)
+            if not os.fstat(fd).st_size:  # meanwhile
+                group.stop(found)
+            return more
         except UserError as err:
             log.error("%s", err)
             return False
@@ -81,11 +85,11 @@ def main(folder: Path, sweep: str, fd: int) -> int:
             except UserError as err:
                 starts[run.id] += 1
                 log.error("%s", err)
-        # `sweep stop` removes the file.
-        if all(run.supervised() for run in members) and not (lock.exists() and goes_on()):
+        if all(run.supervised() for run in members) and not goes_on():
             fcntl.flock(fd, fcntl.LOCK_UN)
             # A member that came before the lock was free has found it held, and started nobody.
             if all(run.supervised() for run in waits()):
+                lock = waiting.sweep_lock(folder, sweep)
                 for file in (lock, lock.with_suffix(".log")):
                     file.unlink(missing_ok=True)
                 return 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.files import overwrite_inside
 from gpu_engine.runs import attempts, trust, waiting
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.folder import Run, State, each_run
@@ -208,6 +209,9 @@ def stop(found: Group, *, now: bool = False) -> Done:
     their ranks. Members that have ended are left alone."""
     from gpu_engine.launching import lookup
 
+    with contextlib.suppress(OSError):  # empty: those that rest at a rung stay there
+        lock = waiting.sweep_lock(paths.queue_folder(), found.id)
+        overwrite_inside(lock.parent, lock.name, "")
     live = [run for run, _ in found.members if run.state().live]
     waits = [run for run in live if waiting.read(run.path) is not None]
     done, trouble = list[Run](), list[str]()
@@ -220,8 +224,6 @@ def stop(found: Group, *, now: bool = False) -> Done:
         except (UserError, OSError) as err:
             if run.state().live:
                 trouble.append(str(err))
-    # Without this file those that rest at a rung stay there.
-    waiting.sweep_lock(paths.queue_folder(), found.id).unlink(missing_ok=True)
     return Done(tuple(done), tuple(trouble))
 
 
