@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -76,6 +77,8 @@ async def test_it_may_look_and_nothing_else(home):
         wait_for(lambda: "up" in run.log(0).read_text() if run.log(0).exists() else False)
         assert (await tool("logs", run=run.id, search="UP"))[0]["lines"] == ["up"]
         assert (await tool("logs", run=run.id, search="down"))[0]["lines"] == []
+        told = await asyncio.gather(*(tool(name) for name in ("queue", "runs", "devices") * 4))
+        assert [next(reversed(one)) for one, _ in told] == ["rows", "rows", "host"] * 4
         [row] = (await tool("runs"))[0]["rows"]
         assert (row["id"], row["state"]) == (run.id, "running")
     run.stop(now=True)
@@ -135,6 +138,19 @@ async def test_a_run_holds_none_of_its_streams_and_a_curve_has_200_points(home):
         run.stop(now=True)
 
 
+async def test_a_value_that_never_came_and_tags_that_can_not_be(home):
+    async with agent("--allow", "run") as tool:
+        too_many = [f"t{i}" for i in range(16)]
+        assert "at most 16 tags" in error(await tool("run", command=["true"], devices="cpu:0",
+                                                     tag=too_many))["why"]
+        assert not runs.all_runs()
+        started, _ = await tool("run", command=["echo", "1"], devices="cpu:0",
+                                metric=["val: (\\S+)"])
+        wait_for(lambda: not runs.find(started["id"]).state().live)
+        summary = (await tool("show", run=started["id"]))[0]["summary"]
+        assert "val was not seen in 1 line" in summary
+
+
 def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home):
     ask = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {},
@@ -160,7 +176,7 @@ def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home)
 
 def test_without_the_library_and_with_wrong_options(home, monkeypatch):
     for options, sentence in ((("--allow", "fly"), "it takes run and stop"),
-                              (("--limit", "0.1s"), "of a second or more"),
+                              (("--limit", "0.1s"), "at least 1 s"),
                               (("--as", "a b"), "can't be a tag")):
         done = called("mcp", *options)
         assert (done.returncode, done.stdout) == (2, "")
@@ -178,7 +194,9 @@ LONG = {"a": "x" * 90_000, "é": "é" * 30_000}
     {"rows": [LONG] * 9}, {"rows": [LONG, 1] * 30}, LONG, {"a": [[[["x" * 30_000]]]]},
     {f"{i}": i for i in range(9000)}, {"a": {f"{i}": i for i in range(9000)}, "b": LONG},
     {"a" * 30_000: 1}, {f"{i}": {"a": [i] * 30} for i in range(900)}, {"a": {"a" * 30_000: "b"}},
-    {f"{i}": [LONG] for i in range(20)}, {"a": {"b": {"c": [LONG] * 50}}, "n": [1e300] * 9000}])
+    {f"{i}": [LONG] for i in range(20)},
+    {"k" * 80 + f"{i}": [1] * 90_000 for i in range(9)},
+    {"a": {"b": {"c": [LONG] * 50}}, "n": [1e300] * 9000}])
 def test_an_answer_is_never_too_long_and_says_what_it_lacks(found):
     text = ours.answer("s" * 3000, found)
     told = json.loads(text)

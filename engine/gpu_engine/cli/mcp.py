@@ -24,7 +24,6 @@ from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import WithCommand
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError, meant
-from gpu_engine.common.values import seconds
 from gpu_engine.events.writer import json_safe
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ LONGEST = 25_000
 """Bytes of an answer."""
 _GRACE = 60.0
 """Seconds that an agent's run gets to stop by itself, at most."""
-_LOG_LINES = "100"
 _LEAST = 60
 """Bytes of a value; where they have less room, the last ones are left out."""
 _HIDDEN = frozenset({"--json", "--detach", "--quiet", "--follow", "--supervisor", "--markdown",
@@ -83,23 +81,18 @@ class Rights:
         from gpu_engine.runs.folder import each_run
 
         own = [run for run in each_run() if self.owns(run) and run.state().live]
-        plans = [plan for run in own if (plan := run.plan()) is not None]
         if self.runs is not None and len(own) + len(specs) > self.runs:
             raise UserError(f"{len(own)} of your runs are live or wait, and with {len(specs)} more "
                             f"they would be over {self.runs}", "--max-runs", self.runs,
                             "wait until one has ended, or stop one")
         if self.devices is not None:
-            named = {d.id for plan in plans for r in plan.ranks for d in r.devices}
-            some = sum(plan.spec.devices.pick or 1 for plan in plans if not plan.ranks)
-            for spec in specs:
-                ids, many = _devices(spec)
-                named |= ids
-                some += many
-            if len(named) + some > self.devices:
-                raise UserError(f"your live and waiting runs would have {len(named) + some} "
-                                f"devices; {self.devices} are allowed", "--max-devices",
-                                self.devices, "wait until one has ended, or name devices that your "
-                                              "runs have")
+            plans = [run.plan() for run in own]
+            wanted = [_devices(s) for s in [*(p.spec for p in plans if p is not None), *specs]]
+            many = len(set().union(*(ids for ids, _ in wanted))) + sum(n for _, n in wanted)
+            if many > self.devices:
+                raise UserError(f"your live and waiting runs would have {many} devices; "
+                                f"{self.devices} are allowed", "--max-devices", self.devices,
+                                "wait until one has ended, or name devices that your runs have")
         return self.limited(specs)
 
 
@@ -126,7 +119,7 @@ def _of_plan(found: Any) -> str:
     if isinstance(found, list):
         return f"{len(found)} runs would be submitted"
     where = ", ".join(d["label"] for r in found["ranks"] for d in r["devices"])
-    return f"{found['name']} would run on {where or 'devices that it waits for'}, {found['mode']}"
+    return f"{found['name']} would run on {where}, {found['mode']}"
 
 
 def _of_started(found: Any) -> str:
@@ -142,17 +135,17 @@ def _of_runs(found: Any) -> str:
 
 def _of_show(found: Any) -> str:
     state, at, hang = found["state"], found["progress"], found["hang"]
-    cause = (state["cause"] or {}).get("message")
+    why = [state["reason"] or (state["cause"] or {}).get("message"), hang and hang["text"],
+           *(one["message"] for one in state["warnings"]),
+           *(text for rank in found["ranks"][:1] for text in rank["warnings"])]
     return f"{state['id']} {state['name']}: {state['state']}" \
         + (f" at step {at['step']:,}" if at["step"] is not None else "") \
         + (f", loss {units.loss(at['loss'])}" if at["loss"] is not None else "") \
-        + "".join(f"; {text}" for text in dict.fromkeys(
-            (state["reason"], cause, hang and hang["text"])) if text)
+        + "".join(f"; {text}" for text in why if text)
 
 
 def _of_curve(found: Any) -> str:
-    return f"{found['value']} of {found['id']}: {len(found['points'])} of {found['recorded']} " \
-        f"values; least {found['least']}, greatest {found['greatest']}, last {found['last']}"
+    return "{value} of {id}: least {least}, greatest {greatest}, last {last}".format(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +165,9 @@ class Tool:
     @property
     def command(self) -> click.Command:
         """The command."""
-        found: click.Command = cli
+        found: Any = cli
         for word in self.words.split():
-            assert isinstance(found, click.Group)
-            below = found.get_command(click.Context(found), word)
-            assert below is not None
-            found = below
+            found = found.get_command(click.Context(found), word)
         return found
 
     @property
@@ -197,25 +187,25 @@ class Tool:
 
     def typed(self, given: Mapping[str, Any]) -> list[str]:
         """What would be typed for these arguments, behind the command. Raises UserError."""
-        own = list(given.get("command") or ()) if isinstance(self.command, WithCommand) else None
-        known = [*self.arguments, *(["command"] if own is not None else [])]
-        for name in given:
+        known: Any = self.schema()["properties"]
+        options, words, own = list[str](), list[str](), list[str]()
+        for name, value in given.items():
             if name not in known:
-                raise UserError(f"there is no such argument; {meant(name, known)}", name,
-                                given[name])
-        options, words = list[str](), list[str]()
-        for name, param in self.arguments.items():
-            value = given.get(name)
+                raise UserError(f"there is no such argument; {meant(name, known)}", name, value)
+        for name in known:
+            value, param = given.get(name), self.arguments.get(name)
             values = [str(v) for v in (value if isinstance(value, list) else [value])
                       if v is not None and v is not False]
-            if isinstance(param, click.Argument):
+            if param is None:
+                own = ["--", *values] if values else []
+            elif isinstance(param, click.Argument):
                 words += values
             elif getattr(param, "is_flag", False):
-                options += [param.opts[0]] if values else []
+                options += [param.opts[0]] * len(values)
             else:
                 options += [word for v in values for word in (param.opts[0], v)]
         # Behind -- nothing is an option; of `run` and `plan` a person's own command stands there.
-        return [*options, *words, *(["--", *map(str, own)] if own else [])] if own is not None \
+        return [*options, *words, *own] if isinstance(self.command, WithCommand) \
             else [*options, "--", *words]
 
 
@@ -238,15 +228,13 @@ TOOLS = {
         "without you; show tells how it goes. With queue it waits for its devices; with grid or "
         "repeat it is a sweep, whose runs wait.")),
     "queue": Tool("queue", lambda found: f"{len(found)} runs wait"),
-    "sweep": Tool("sweep show", lambda found: f"sweep {found['id']} {found['name']}: "
-                                              f"{len(found['runs'])} runs by {found['by']}"),
+    "sweep": Tool("sweep show", "sweep {id} {name}: {members} runs, the best by {by}".format_map),
     "runs": Tool("runs", _of_runs, keys=_OF_RUN),
     "show": Tool("show", _of_show),
     "curve": Tool("curve", _of_curve),
     "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
-    "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs, which differ in "
-                    + (", ".join(found["differences"]) or "no setting")),
-    "stop": Tool("stop", lambda found: "it was asked to stop: show says when it has ended", "stop"),
+    "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs side by side"),
+    "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),
     "diagnose": Tool("show", _of_show, keys=("state", "hang", "diagnosis"), about=(
         "Why a run failed, hangs or is slow: cause, who waits for whom, where its time goes.")),
 }
@@ -270,17 +258,14 @@ def _called(name: str, given: Mapping[str, Any], rights: Rights
     if tool.allow is not None and tool.allow not in rights.allow:
         raise UserError(f"{name} is not allowed to you", "--allow", ",".join(sorted(rights.allow)),
                         f"whoever has set you up adds --allow {tool.allow} to gpu-engine mcp")
-    ours, bounds = ["--json"], rights.limited
-    if name == "run":
-        ours, bounds = ["--json", "--detach", "--tag", rights.tag], rights.checked
-    elif name == "logs":
-        ours = [] if given.get("n") else ["-n", _LOG_LINES]
-    elif name == "stop":
-        ours, given = ["--no-wait"], {**given, "run": _own(given, rights)}
+    ours = {"run": ["--json", "--detach", "--tag", rights.tag], "stop": ["--no-wait"],
+            "logs": [] if given.get("n") else ["-n", "100"]}.get(name, ["--json"])
+    if name == "stop":
+        given = {**given, "run": _own(given, rights)}
     out, said = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(said):
         cli.main([*tool.words.split(), *ours, *tool.typed(given)], "gpu-engine",
-                 standalone_mode=False, obj=bounds)
+                 standalone_mode=False, obj=rights.checked if name == "run" else rights.limited)
     found: Any = {"lines": out.getvalue().splitlines()} if name == "logs" else {}
     if "--json" in ours:
         try:
@@ -395,15 +380,13 @@ def command(allow: str, max_devices: int | None, max_runs: int | None, limit: st
     It may only look unless --allow says more. The agent's configuration starts this: see
     docs/agents.md."""
     from gpu_engine.runs.notes import require_tag
+    from gpu_engine.spec.read import from_dict
 
     allowed = frozenset(filter(None, allow.split(",")))
     if wrong := allowed - {"run", "stop"}:
         raise UserError(f"--allow {allow}: it takes run and stop", "--allow", sorted(wrong)[0],
                         "--allow run,stop")
-    most = None if limit is None else seconds(limit)
-    if limit is not None and (most is None or most < 1):
-        raise UserError(f"--limit {limit}: expected a time, as 5m or 1h30m, of a second or more",
-                        "--limit", limit)
+    most = from_dict({"run": {} if limit is None else {"limit": limit}}).run.limit
     _serve(Rights(require_tag(f"agent:{who}"), allowed, max_devices, max_runs, most))
 
 

@@ -23,7 +23,7 @@ from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.create import create_run, reopen_run, settle
+from gpu_engine.runs.create import create_run, discard, reopen_run, settle
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
@@ -168,8 +168,13 @@ def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True, tags: Sequ
     disk_room.require(paths.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
-    _keep_parts(run, prepared.parts)
-    notes.tag(run.path, tags)
+    try:
+        _keep_parts(run, prepared.parts)
+        notes.tag(run.path, tags)
+    except UserError:
+        os.close(lock)
+        discard(run)
+        raise
     supervise(run, lock, tell=tell)
     settle(run)
     environment.note(run, prepared.plan, prepared.inventory)
