@@ -29,7 +29,7 @@ async def test_a_day():
         await reads("2 ticked")
         await type_into(pilot, screen, "f-train-steps", "6")
         await type_into(pilot, screen, "f-batch-size", "7")
-        await reads("batch.size")
+        await reads("see the form: size", "a global batch must divide by 2 replicas")
         await pilot.press("ctrl+l")
         assert runs.all_runs() == []
         await type_into(pilot, screen, "f-batch-size", "8")
