@@ -29,8 +29,9 @@ def note(run: Run, plan: LaunchPlan, inventory: Inventory, kept: Kept | None = N
     with suppress(OSError):
         found = describe(plan, inventory, folder)
         with suppress(UserError):
-            kept = kept or keep(plan.spec, folder, _TIMEOUT)
-            found = replace(found, code=kept.name, root=kept.root)
+            if plan.part_of is None:  # else it is kept where the whole run is
+                kept = kept or keep(plan.spec, folder, _TIMEOUT)
+                found = replace(found, code=kept.name, root=kept.root)
         write(run.path, found)
 
 
