@@ -8,7 +8,7 @@ Standard library only: a rank imports this in any environment that has torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .schema import Warning  # relative: see `writer`
 
@@ -17,8 +17,8 @@ SAME_ORDER = "set-epoch"
 NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
-ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
+RANK_LOST, NO_BATCH, NOT_PRINTED = "rank-lost", "no-batch", "not-printed"
+ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
          UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
@@ -67,6 +67,11 @@ def not_recorded(seconds: float, lost: int) -> Warning:
     """A rank's events could not be written for a while. `lost`: how many."""
     return Warning(f"events could not be written for {seconds:.0f} s (is the disk full?); {lost} "
                    "are missing", NOT_RECORDED)
+
+
+def not_printed(missing: Sequence[str]) -> Warning:
+    """Values that were asked for (run.metrics) were never printed. `missing`: a sentence each."""
+    return Warning("; ".join(missing), NOT_PRINTED)
 
 
 def apart(world: int, steps: int, *, group: bool, wrapped: bool = False) -> Warning:

@@ -14,6 +14,7 @@ from typing import Any
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
+from gpu_engine.events import notices
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
@@ -210,8 +211,9 @@ class Supervisor:
         why = self.worse or (self.stopped_by and f"asked to stop {self.stopped_by}")
         if verdict[0] == "stopped" and why:
             verdict = ("stopped", f"{why}; {verdict[1]}" if verdict[1] else why, None)
-        for missing in self.printed.missing() if self.printed and verdict[0] == "completed" else ():
-            ranks.warn(self.run, 0, missing)
+        if self.printed and verdict[0] == "completed" and (missing := self.printed.missing()):
+            ranks.append(self.run, 0, notices.not_printed(missing))
+            self._read(attempt)
         if not self.is_task:
             ranks.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
                                self.stop_asked)
