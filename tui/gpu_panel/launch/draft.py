@@ -66,6 +66,12 @@ class Draft:
                 apply_set(data, f"{key}={text}")
         return data | ({"devices": copy.deepcopy(self.devices)} if self.devices else {})
 
+    @property
+    def typed(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """What the person has typed and ticked, to be compared with later: in `data` a number may
+        be NaN, which is unlike itself."""
+        return dict(self.texts), copy.deepcopy(self.devices)
+
     def spec(self) -> RunSpec:
         """The spec of this draft. Raises SpecError with every value that can't be parsed."""
         return from_dict(self.data)

@@ -272,7 +272,8 @@ class LaunchScreen(PaneScreen):
         if asking:  # for the first time
             self.plan.show_waiting(f"Asking {', '.join(asking)} …")
             return None
-        data, shot, hosts = draft.data, source.snapshot, source.hosts
+        data, typed = draft.data, draft.typed
+        shot, hosts = source.snapshot, source.hosts
 
         def ask() -> Review:
             from gpu_panel.launch.review import review  # imported after the first frame
@@ -280,7 +281,7 @@ class LaunchScreen(PaneScreen):
             return review(data, inventory, draft.base, shot, hosts)
 
         found = await in_thread(ask)
-        if draft is self.draft and data == draft.data:
+        if draft is self.draft and typed == draft.typed:
             self._show_review(found)
         elif self._debounce is None:  # the draft has changed meanwhile, and no review is planned
             self.edited()
