@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 import click
@@ -103,7 +104,8 @@ def _tried(spec: RunSpec, size: int, memory: int | None, quiet: bool) -> fit.Tri
             progress.fold(rank, event)
         if progress.done and not asked and not last:
             asked = True
-            run.stop(now=True)
+            with suppress(UserError):  # it has just ended by itself
+                run.stop(now=True)
 
     try:
         state = watch.watch(follower, quiet=True, each=look)
@@ -112,6 +114,9 @@ def _tried(spec: RunSpec, size: int, memory: int | None, quiet: bool) -> fit.Tri
         rate = figures.of(run.path).samples_per_s
         found = fit.outcome(size, progress.done, state, follower, rate)
     finally:
+        if run.state().live:  # after a fault of ours
+            with suppress(UserError):
+                run.stop(now=True)
         while run.state().live:
             time.sleep(0.05)
         Removal().remove(run)

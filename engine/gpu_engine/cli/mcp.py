@@ -304,9 +304,9 @@ def answer(summary: str, found: Mapping[str, object], most: int = LONGEST) -> st
     out."""
     cut: list[str] = []
     whole = json_safe({"summary": summary[:500], **found})
-    text = json.dumps(fit(whole, most, "", cut))
+    text = json.dumps(shortened(whole, most, "", cut))
     if cut:
-        fitted = fit(whole, most - 1000, "", cut := [])
+        fitted = shortened(whole, most - 1000, "", cut := [])
         assert isinstance(fitted, dict)
         told = [*cut[:8], *(["and more"] if len(cut) > 8 else [])]
         text = json.dumps({"summary": fitted.pop("summary"), "cut": [t[:100] for t in told]}
@@ -314,7 +314,7 @@ def answer(summary: str, found: Mapping[str, object], most: int = LONGEST) -> st
     return text
 
 
-def fit(value: object, room: int, path: str, cut: list[str]) -> object:
+def shortened(value: object, room: int, path: str, cut: list[str]) -> object:
     """`value` in so many bytes of JSON. Of a list the first items stay, of log lines the last; of a
     dict the small values stay whole, and the others share the rest. What is missing is put into
     `cut`, by its path."""
@@ -331,7 +331,7 @@ def fit(value: object, room: int, path: str, cut: list[str]) -> object:
         items = _first(value[::-1], room)[::-1] if last else _first(value, room)
         cut.append(f"{path}: the {'last' if last else 'first'} {max(len(items), 1):,} of "
                    f"{len(value):,}")
-        return items or [fit(value[0], room - 2, path, cut)]
+        return items or [shortened(value[0], room - 2, path, cut)]
     if not isinstance(value, dict):
         return None
     left = room - 2 - sum(_size(k) + 4 for k in value)
@@ -343,7 +343,7 @@ def fit(value: object, room: int, path: str, cut: list[str]) -> object:
         items = _first([list(pair) for pair in value.items()], room)
         cut.append(f"{path}: the first {len(items):,} of {len(value):,} names")
         return dict(items)
-    return {k: fit(v, each, f"{path}.{k}".lstrip("."), cut) for k, v in value.items()}
+    return {k: shortened(v, each, f"{path}.{k}".lstrip("."), cut) for k, v in value.items()}
 
 
 def _first(items: list, room: int) -> list:

@@ -127,7 +127,10 @@ def _lines(since: float) -> Iterator[dict[str, Any]]:
         for path in sorted(_folder().glob("????-??.jsonl")):
             if path.stem < first or not stat.S_ISREG(path.lstat().st_mode):
                 continue
-            for line in path.read_bytes()[-_LONGEST:].splitlines():
+            with path.open("rb") as file:
+                file.seek(max(path.stat().st_size - _LONGEST, 0))
+                lines = file.read(_LONGEST).splitlines()
+            for line in lines:
                 with contextlib.suppress(ValueError, RecursionError):
                     if isinstance(found := json.loads(line), dict):
                         yield found

@@ -31,8 +31,6 @@ SPAN = 300
 """Seconds of a device's history, one value for each."""
 IDLE = 1800
 """Seconds after which a device whose memory is held at 0 % is called idle."""
-HELD = 512 << 20
-"""Bytes of used memory from which it is held, as for `availability`."""
 BRIDGED = 15
 """Seconds between two snapshots over which the earlier value is taken to hold, as hosts and slow
 settings are read less often than once a second. Longer ones are gaps."""
@@ -52,6 +50,8 @@ class History:
 
     def learn(self, recent: Sequence[Snapshot]) -> None:
         """Take in those of the snapshots (oldest first) that are new."""
+        from gpu_engine.devices.availability import MEMORY  # after the first frame
+
         known = next((i for i, shot in enumerate(recent) if shot is self._newest), -1)
         for shot in recent[known + 1:]:
             self._newest, at = shot, int(shot.taken)
@@ -66,7 +66,7 @@ class History:
                 if kept and kept[-1][0] == at:
                     kept.pop()
                 kept.append((at, clipped(sample.utilization), clipped(memory_share(sample))))
-                if sample.utilization == 0 and (sample.memory_used or 0) >= HELD \
+                if sample.utilization == 0 and (sample.memory_used or 0) >= MEMORY \
                         and not sample.device.is_cpu:
                     self._idle.setdefault(sample.device.id, at)
                 else:
