@@ -47,6 +47,7 @@ def _how(host: Host) -> str:
     parts = [" ".join(host.via)] if host.via else [f"ssh {host.destination}"]
     parts += [f"in {host.folder}"] if host.folder else []
     parts += [f"with {host.python}"] if host.python else []
+    parts += [f"@{group}" for group in host.groups]
     return " · ".join(parts) + (f"  ({host.label})" if host.label else "")
 
 
@@ -57,13 +58,16 @@ def _how(host: Host) -> str:
 @click.option("--folder", help="Where runs start there.")
 @click.option("--python", help="The interpreter there that has gpu-panel, as a whole path.")
 @click.option("--label", help="More words for the tables.")
-def add(name: str, ssh: str | None, folder: str | None, python: str | None, label: str | None
-        ) -> None:
+@click.option("--group", "groups", multiple=True, metavar="GROUP",
+              help="A group that it is of, in place of those before; or several. "
+                   "devices.hosts=@GROUP means its hosts.")
+def add(name: str, ssh: str | None, folder: str | None, python: str | None, label: str | None,
+        groups: tuple[str, ...]) -> None:
     """Write NAME into hosts.toml, or change what stands there of it."""
     there = hosts.read().get(name)
     old = there or Host(name)
     host = Host(name, ssh or old.ssh, folder or old.folder, python or old.python,
-                label or old.label, old.via)
+                label or old.label, groups or old.groups, old.via)
     path = hosts.add(host)
     echo(f"{name} {'changed' if there else 'added'} in {path}: {_how(host)}")
     echo(f"gpu-engine hosts check {name} tells whether it can be used", err=True)

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, shares 0 to 1, null = "
                                                       "unknown.")
-def devices(as_json: bool) -> None:
+@click.option("--hosts", "over_hosts", is_flag=True,
+              help="Those of all hosts of hosts.toml and of this machine, and which is the freest.")
+def devices(as_json: bool, over_hosts: bool) -> None:
     """List the devices: the GPUs, or CPU slots if no GPU can be used."""
+    if over_hosts:
+        _over_hosts(as_json)
+        return
     from gpu_engine.devices import availability, leases, sampler
     from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.devices.discover import discover
@@ -47,6 +52,42 @@ def devices(as_json: bool) -> None:
                      state.state + why])
     for line in table(rows):
         echo(line)
+
+
+def _over_hosts(as_json: bool) -> None:
+    """The devices of all machines that answer, and the freest of these."""
+    from gpu_engine.devices.columns import IN_TABLE
+    from gpu_engine.remote.reach.hosts import ANY, meant_by
+    from gpu_engine.remote.run import freest
+
+    seen = freest.look(meant_by([ANY]))
+    first = freest.with_most_free(seen)
+    if as_json:
+        machines = [{
+            "host": m.host.name, "state": m.state, "reason": m.reason, "waiting": m.waiting,
+            "free": len(freest.free_on(m)), "freest": m is first,
+            "devices": [fields(s.device) | fields(s, "device") | fields(m.freedom[s.device.id])
+                        for s in (m.snapshot.samples if m.snapshot else ())]} for m in seen]
+        echo(in_json(machines))
+        return
+    rows = []
+    for m in seen:
+        for n, s in enumerate(m.snapshot.samples if m.snapshot else ()):
+            judged = m.freedom[s.device.id]
+            why = "" if judged.reason == judged.state else f": {judged.reason}"
+            rows.append(["" if n else m.host.name, s.device.id, s.device.name,
+                         *(column.of(s) for column in IN_TABLE), judged.state + why])
+    for line in table(rows):
+        echo(clean(line, None))
+    for m in seen:
+        if m.snapshot is None:
+            echo(f"{m.host.name} is away: {m.reason or 'it has not answered'}", err=True)
+        elif m.waiting:
+            echo(f"{m.host.name}: {m.waiting} waiting for devices", err=True)
+    if first is not None and len(seen) > 1:
+        free, of = len(freest.free_on(first)), len(first.freedom)
+        echo(f"\nfreest: {first.host.name}, {free} of {of} free; gpu-engine run PRESET -n "
+             f"{min(free, 2)} --set devices.hosts=any takes them", err=True)
 
 
 def _numbered(device: Device) -> str:

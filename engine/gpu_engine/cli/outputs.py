@@ -164,8 +164,10 @@ OUTPUTS = {
                  recorded=int, exact=bool, points=list[tuple[int, float]]),
     "describe": (task := _with(TaskInfo, whole=None, file=str, fields=list[_with(
         TaskField, total=False, required=None, kind=None, choices=list[str])]), list[task]),
-    "devices": _with(Inventory, visible_variable=None, hidden=None, host=HostSample,
-                     devices=list[_with(Sample, Device, Availability, device=None)]),
+    "devices": (_with(Inventory, visible_variable=None, hidden=None, host=HostSample,
+                      devices=(listed := list[_with(Sample, Device, Availability, device=None)])),
+                list[_of("Machine", host=str, state=str, reason=_TEXT, waiting=int, free=int,
+                         freest=bool, devices=listed)]),
     "doctor": _of("Doctor", ok=bool, findings=list[_with(Finding, check=str)]),
     "errors": _of("Errors", errors=list[_of("Error", what=_TEXT, value=Any, why=str,
                                             remedy=_TEXT)]),

@@ -17,11 +17,11 @@ from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, fit, logind, notifier, preflight
 from gpu_engine.plan.build import resolve
-from gpu_engine.plan.check import Checked, check, counted, names_none
+from gpu_engine.plan.check import Checked, check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, discard, reopen_run, settle
 from gpu_engine.spec.catalog import BUILTIN
@@ -66,8 +66,14 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
+        chosen = None
+        if chooses_host(spec):
+            from gpu_engine.remote.run.freest import resolve as choose_host
+
+            spec, chosen = choose_host(spec, only_plan=only_plan)
         prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
-        return replace(prepared, plan=_warned(prepared.plan, notifier.doubt()))
+        plan = replace(prepared.plan, chosen=chosen)
+        return replace(prepared, plan=_warned(plan, notifier.doubt()))
     paths.runs_folder()  # where no run could be kept, none is planned
     alone = inventory is None
     inventory = inventory or discover_for(spec)
@@ -266,7 +272,9 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     """Start the supervisor, or for a run on hosts the process that mirrors them. It inherits the
     lock, so that there is no moment in which nobody holds it. `tell`: whether those in notify.toml
     are told of the run. Raises UserError where it can't be started."""
-    module = "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
+    waits = waiting.read(run.path)
+    module = "gpu_engine.queue.over_hosts" if waits is not None and waits.hosts else \
+        "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
     # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
     # it gets the signal too, and would die of it with the run's lock.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -284,7 +292,17 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
 
 def discover_for(spec: RunSpec) -> Inventory:
     """The devices that `spec` chooses from: CPU slots where it names them, although the
-    machine has GPUs."""
+    machine has GPUs; where it chooses one of several machines, those of the largest. Raises
+    UserError where none of them answers."""
+    if chooses_host(spec):
+        from gpu_engine.remote.run import freest
+
+        seen = freest.look(freest.asked_of(spec)[1])
+        _, inventory = freest.largest(seen)
+        if inventory is None:
+            freest.choose(seen, counted(spec), cpu=False)  # raises, and says of each why
+            raise AssertionError
+        return inventory
     ids = spec.devices.ids
     if ids and all(i.startswith("cpu:") for i in ids):
         return cpu_slots()

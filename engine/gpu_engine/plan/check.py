@@ -23,6 +23,7 @@ from gpu_engine.plan.batch import (
     replicas_of,
 )
 from gpu_engine.spec import modes
+from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec, parse_best, parse_metrics, parse_steps
 
 
@@ -157,10 +158,18 @@ def names_none(spec: RunSpec) -> bool:
     return d.ids is None and d.pick is None and d.hosts is None
 
 
+def chooses_host(spec: RunSpec) -> bool:
+    """Whether one of several machines is to be chosen for it."""
+    d = spec.devices
+    return d.hosts is not None and (
+        d.pick is not None or any(HostDevices(host).open for host in d.hosts))
+
+
 def counted(spec: RunSpec) -> RunSpec:
     """`spec` with `devices.pick` = 1 where it names no devices and its mode takes one. The other
     modes then take all that are free."""
-    one = names_none(spec) and modes.get(spec.parallel.mode).most_devices == 1
+    one = (names_none(spec) or (chooses_host(spec) and spec.devices.pick is None)) \
+        and modes.get(spec.parallel.mode).most_devices == 1
     return replace(spec, devices=replace(spec.devices, pick=1)) if one else spec
 
 

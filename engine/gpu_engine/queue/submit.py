@@ -21,7 +21,7 @@ from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import discover_for, make_way, planned, supervise
 from gpu_engine.launching.preflight import lasting
-from gpu_engine.plan.check import check, counted, names_none
+from gpu_engine.plan.check import check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
@@ -32,6 +32,7 @@ from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.spec import modes
+from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -74,7 +75,9 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     """Look at what `submit` needs, once for all runs like `spec`. Keeps the code. `inventory`: the
     devices, if they have been found already. Raises UserError."""
     here = Path(working_folder())
-    return Submission(inventory or discover_for(spec), keep(spec, here), here)
+    if inventory is None or chooses_host(spec):
+        inventory = discover_for(spec)
+    return Submission(inventory, keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
@@ -86,12 +89,16 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
+    elsewhere, asked = chooses_host(spec), spec
+    spec = replace(spec, devices=replace(spec.devices, hosts=None))
     checked = check(spec, inventory)
-    taken = choose.of_spec(spec)
-    problems = [*checked.problems, *lasting(spec, inventory, cwd, taken, files=after is None)]
+    taken = None if elsewhere else choose.of_spec(spec)
+    problems = list(checked.problems)
+    if not elsewhere:  # each host is asked when it is chosen
+        problems += lasting(spec, inventory, cwd, taken, files=after is None)
     if problems:
         raise SpecError(problems)
-    made = planned(checked, taken, base=base, environ={})
+    made = replace(planned(checked, taken, base=base, environ={}), spec=asked)
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
 
 
@@ -109,6 +116,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         raise UserError(f"--after {when.after}: {never[0]}")
     if again is not None:
         make_way(again)
+        spec = _where_it_was(spec)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after)
     disk_room.require(paths.runs_folder())
@@ -144,15 +152,31 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     return run
 
 
+def _where_it_was(spec: RunSpec) -> RunSpec:
+    """The spec of a run that has ended, to wait for as many devices of its host."""
+    entries = parse_all(spec.devices.hosts or ())
+    if len(entries) != 1 or not entries[0].ids:
+        return spec
+    return replace(spec, devices=replace(spec.devices, hosts=[entries[0].host],
+                                         pick=len(entries[0].ids)))
+
+
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
     if names_none(spec):
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
+    if chooses_host(spec):
+        run = spec.run
+        return [Problem(key, value, "compares with runs of this machine alone; leave it out, or "
+                                    "devices.hosts")
+                for key, value in (("run.stop_worse", run.stop_worse), ("run.halving", run.halving))
+                if value]
     if spec.devices.hosts is not None:
         return [Problem("devices.hosts", spec.devices.hosts,
-                        "the queue waits for devices of this machine only; start a run on hosts "
-                        "at once, or submit it to Slurm")]
+                        "the queue chooses one of several machines: name hosts without devices, "
+                        "and say how many devices (-n 2 --set devices.hosts=any); a run on these "
+                        "is started at once")]
     if modes.get(spec.parallel.mode).several_nodes:
         return [Problem("parallel.mode", spec.parallel.mode,
                         "the queue waits for devices of this machine only, and the other nodes "
@@ -175,5 +199,6 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: 
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
         share=devices.share, cpu=any(d.is_cpu for d in inventory.devices),
+        hosts=tuple(devices.hosts or ()),
         after=when.after, begin=when.begin, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))

@@ -38,7 +38,8 @@ from gpu_engine.devices.backends import registry
 from gpu_engine.devices.discover import NoAnswer, cpu_slots, discover, readings
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
 from gpu_engine.launching import environment
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.launching.launcher import Prepared, prepare
+from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve, turns
 from gpu_engine.queue.turns import DeviceNow, Request, Start, Wait
 from gpu_engine.runs import attempts, disk_room, waiting
@@ -67,7 +68,7 @@ _PASSING = ("devices.", "parallel.master_port")
 log = logging.getLogger(__name__)
 
 
-class _Over(Exception):
+class Over(Exception):
     """The run will not start: how it ends, and why."""
 
     def __init__(self, state: StateName, reason: str, cause: Cause | None = None) -> None:
@@ -76,7 +77,7 @@ class _Over(Exception):
         self.cause = cause
 
 
-class _NotYet(Exception):
+class NotYet(Exception):
     """The run has to wait on; says what for."""
 
 
@@ -124,17 +125,15 @@ class Waiter:
                 try:
                     if (taken := self._look()) is not None:
                         return taken
-                except (_NotYet, OSError, NoAnswer) as err:
-                    self._try_later(str(err) if isinstance(err, _NotYet) else f"as {err}")
-                reap(())  # those that have read devices or were asked
-                if asked_to_end() or (not self.devices.reading and signal.sigtimedwait(
-                        STOPS, INTERVAL * (1 + random.random() / 2)) is not None):
-                    raise _Over("stopped", "stopped while it waited for its turn")
+                except (NotYet, OSError, NoAnswer) as err:
+                    self._try_later(str(err) if isinstance(err, NotYet) else f"as {err}")
+                if self._pause():
+                    raise Over("stopped", "stopped while it waited for its turn")
         except Exception as err:
-            if not isinstance(err, _Over):
+            if not isinstance(err, Over):
                 log.exception("the start")
                 why = f"its start failed: {err!r}; see supervisor.log"
-                err = _Over("failed", why, Cause(why))
+                err = Over("failed", why, Cause(why))
             log.info("it ends: %s", err)
             try:
                 self.run.write_state(replace(
@@ -147,20 +146,32 @@ class Waiter:
         finally:
             self._step_back()
 
-    def _look(self) -> leases.Leases | None:
-        """Look at the line once. If it is the run's turn, take the devices, and get it ready for
-        its start; returns their leases. Raises _NotYet, _Over, OSError, NoAnswer."""
-        now = time.monotonic()
-        if now < self._until:
+    def _pause(self) -> bool:
+        """Wait for the next look. Returns whether a stop was asked for."""
+        reap(())  # those that have read devices or were asked
+        return asked_to_end() or (not self.devices.reading and signal.sigtimedwait(
+            STOPS, INTERVAL * (1 + random.random() / 2)) is not None)
+
+    def _due(self) -> Entry | None:
+        """What the run waits for, if only devices keep it from starting now. Raises Over."""
+        if time.monotonic() < self._until:
             return None
         entry = waiting.read(self.run.path)
         if entry is None:
-            raise _Over("stopped", "what it waits for can't be read any more: queue.json is gone")
+            raise Over("stopped", "what it waits for can't be read any more: queue.json is gone")
         if (early := serve.early(entry, self.run.path.parent)) is not None:
             if early[1]:
-                raise _Over("stopped", early[0])
+                raise Over("stopped", early[0])
             self._say(f"waits {early[0]}")
             self._step_back()
+            return None
+        return entry
+
+    def _look(self) -> leases.Leases | None:
+        """Look at the line once. If it is the run's turn, take the devices, and get it ready for
+        its start; returns their leases. Raises NotYet, Over, OSError, NoAnswer."""
+        entry, now = self._due(), time.monotonic()
+        if entry is None:
             return None
         inventory = self.devices.find(entry)
         self._stand(entry)
@@ -234,7 +245,8 @@ class Waiter:
             if waiting.place(name, entry) >= waiting.place(self.run.id, own):
                 break
             run = Run(self.run.path.parent / name)
-            if (entry.host, entry.cpu) == (socket.gethostname(), own.cpu) \
+            if (entry.host, entry.cpu, not entry.hosts) \
+                    == (socket.gethostname(), own.cpu, not own.hosts) \
                     and name not in (*starting, self.run.id) \
                     and serve.early(entry, run.path.parent) is None and (
                         run.supervised() or (entry.sweep is not None and files.locked(
@@ -266,15 +278,9 @@ class Waiter:
 
     def _get_ready(self, entry: Entry, devices: Sequence[Device]) -> None:
         """Check and plan the run for these devices, in the folder of its code, write that down, and
-        leave the line. Raises _NotYet, _Over, OSError."""
-        run, labels = self.run, ", ".join(d.label for d in devices)
-        log.info("its turn has come: it starts on %s", labels)
-        self._say(f"starts on {labels}", at_once=True)
-        try:
-            try:
-                disk_room.require(run.path)
-            except UserError as err:
-                raise _NotYet(f"for room on the disk: {err}") from None
+        leave the line. Raises NotYet, Over, OSError."""
+        run = self.run
+        with self._starting(", ".join(d.label for d in devices)):
             spec = from_dict(attempts.read_spec(run))
             spec = replace(spec, devices=replace(
                 spec.devices, ids=[d.id for d in devices], pick=None, free_gib=None))
@@ -282,25 +288,43 @@ class Waiter:
             with telling(f"{folder}: can't be entered"):
                 os.chdir(folder)
             ready = prepare(spec, cwd=folder, in_turn=run.id, near=Path(entry.folder or folder))
+        plan = self._planned(entry, ready, folder)
+        if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
+            log.info("%s", why)
+            raise NotYet("for devices that others took meanwhile")
+        waiting.leave(run.path)
+
+    @contextlib.contextmanager
+    def _starting(self, where: str) -> Iterator[None]:
+        """Its turn has come, and it is planned for `where`: a UserError there is Over, or NotYet if
+        waiting helps."""
+        log.info("its turn has come: it starts on %s", where)
+        self._say(f"starts on {where}", at_once=True)
+        try:
+            disk_room.require(self.run.path)
+        except UserError as err:
+            raise NotYet(f"for room on the disk: {err}") from None
+        try:
+            yield
         except UserError as err:
             if isinstance(err, SpecError) and all(p.key.startswith(_PASSING) for p in err.problems):
-                raise _NotYet(f"as it could not start: {err}") from None
+                raise NotYet(f"as it could not start: {err}") from None
             first = str(err).splitlines()[0] if str(err) else "it could not be started"
-            raise _Over("failed", f"it could not start when its turn came: {first}",
-                        Cause(str(err))) from None
+            raise Over("failed", f"it could not start when its turn came: {first}",
+                       Cause(str(err))) from None
         finally:
             os.chdir("/")
             probe.drop()  # nothing of ours may look like a process of the run
-        before = run.plan()
+
+    def _planned(self, entry: Entry, ready: Prepared, folder: Path) -> LaunchPlan:
+        """Write down what starts, in this folder. Returns its plan. Raises OSError."""
+        run, before = self.run, self.run.plan()
         plan = replace(ready.plan, id=run.id, cwd=str(folder),
                        origin=before.origin if before is not None else None)
         write_inside(run.path, "spec.toml", to_toml(ready.spec))
         write_json_inside(run.path, "plan.json", plan.to_dict())
         environment.note(run, plan, ready.inventory, Kept(entry.code, entry.root))
-        if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
-            log.info("%s", why)
-            raise _NotYet("for devices that others took meanwhile")
-        waiting.leave(run.path)
+        return plan
 
     # --- what is told --------------------------------------------------------------------------
 

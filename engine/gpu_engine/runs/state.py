@@ -42,6 +42,8 @@ class Cause:
     traceback: str | None = None
     host: str | None = None
     """The machine that it failed on, as devices.hosts names it; None: this one."""
+    taken: bool = False
+    """Whether no rank could begin, as somebody else was on the devices."""
 
     @property
     def who(self) -> str | None:

@@ -52,6 +52,8 @@ class Wants:
     """Devices that others use will do."""
     cpu: bool = False
     """CPU slots, not GPUs."""
+    hosts: tuple[str, ...] = ()
+    """The machines of which one is taken, as entries of devices.hosts; empty: this one."""
 
     @property
     def text(self) -> str:
@@ -61,7 +63,9 @@ class Wants:
             return ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
                              for i in self.ids)
         text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
-        return text + (f" with {units.size(self.free)} free" if self.free else "")
+        text += f" with {units.size(self.free)} free" if self.free else ""
+        return text + (f" on {' or '.join(self.hosts)}".replace("on any", "of any host")
+                       if self.hosts else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

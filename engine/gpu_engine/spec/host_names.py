@@ -1,5 +1,8 @@
 """Machines and their devices as `devices.hosts` names them. Pure.
 
+"any" and "@lab" stand for several machines, of which the freest is taken: all of a person's hosts
+with this machine, and those of a group.
+
 What a person types of a host ends up in the argument list of `ssh`, in names of files and on the
 screen, so it is held to few characters before anything is done with it.
 """
@@ -12,11 +15,13 @@ from dataclasses import dataclass
 
 LOCAL = "local"
 """The name of this machine among the hosts: its agent is a child process, without ssh."""
+ANY = "any"
 
 NAME_HELP = ("letters, digits and . _ - (after a letter or digit), with user@ before it where the "
              "user is another one")
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}@)?[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._/-]{0,127}")
+_GROUP = re.compile(r"@[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MORE = re.compile(r"[0-9]{1,4}|cpu:[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{4,120}")
 """A device that stands alone between commas belongs to the host before it."""
 
@@ -33,14 +38,23 @@ class HostDevices:
     ids: tuple[str, ...] = ()
     """Empty: all that it has."""
 
+    @property
+    def open(self) -> bool:
+        """Whether it stands for several hosts."""
+        return self.host == ANY or self.host.startswith("@")
+
     def __str__(self) -> str:
         return self.host + (":" + ",".join(self.ids) if self.ids else "")
 
     @classmethod
     def parse(cls, text: str) -> HostDevices:
-        """"gpu1:0,1", "alice@gpu2", "local:cpu:0,cpu:1". Raises BadName."""
+        """"gpu1:0,1", "alice@gpu2", "local:cpu:0,cpu:1", "any", "@lab". Raises BadName."""
         host, colon, rest = text.strip().partition(":")
-        check_name(host)
+        if not _GROUP.fullmatch(host):
+            check_name(host)
+        if colon and cls(host).open:
+            raise BadName(f"{text!r}: {host} stands for several hosts; devices.pick says how many "
+                          "devices of one of them are taken")
         ids = tuple(part.strip() for part in rest.split(",")) if colon else ()
         for one in ids:
             if not _ID.fullmatch(one):

@@ -16,7 +16,7 @@ from typing import Any
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, show
-from gpu_engine.spec.host_names import BadName, glued, parse_all
+from gpu_engine.spec.host_names import BadName, HostDevices, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
 from gpu_engine.spec.typed_command import split
 
@@ -38,9 +38,14 @@ def from_dict(data: Mapping[str, Any]) -> RunSpec:
             problems.append(Problem(left, _get(data, left), f"give this or {right}, not both"))
     if spec.devices.hosts is not None:
         try:
-            parse_all(spec.devices.hosts)
+            fixed = [str(e) for e in parse_all(spec.devices.hosts) if e.ids]
         except BadName as err:
             problems.append(Problem("devices.hosts", spec.devices.hosts, str(err)))
+        else:
+            if fixed and spec.devices.pick:
+                problems.append(Problem(
+                    "devices.pick", spec.devices.pick, f"devices.hosts names devices ({fixed[0]}), "
+                    f"and this chooses them: give one of the two, or the hosts without devices"))
     if problems:
         raise SpecError(problems)
     return spec
@@ -95,7 +100,8 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
     """Apply several `key=value` to a nested dict, in place, as `--set` does. If they name another
     task, the parameters of the task before are removed first. Raises SpecError, also where they
     name two keys of which one may be given, or devices of this machine where the dict has
-    `devices.hosts`: which was meant is not guessed."""
+    `devices.hosts`: which was meant is not guessed. `devices.hosts` without `devices.pick` means
+    all devices of these hosts, unless one of several is to be chosen."""
     given = list(map(spelled_out, assignments))
     problems = _contradictions(data, given)
     if problems:
@@ -105,8 +111,18 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
         task = data.get("task")
         if isinstance(task, dict):
             task.pop("params", None)
+    typed = {a.partition("=")[0].strip() for a in given}
+    pick = _get(data, "devices.pick")
     for assignment in given:
         apply_set(data, assignment)
+    if "devices.hosts" in typed and "devices.pick" not in typed and pick and not _open(data):
+        del data["devices"]["pick"]
+
+
+def _open(data: Mapping[str, Any]) -> bool:
+    """Whether `devices.hosts` stands for hosts of which one is chosen."""
+    hosts = _get(data, "devices.hosts")
+    return isinstance(hosts, list) and any(HostDevices(str(host)).open for host in hosts)
 
 
 def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list[Problem]:
@@ -114,7 +130,8 @@ def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list
     out = [Problem(left, texts[left], f"give this or {right}, not both")
            for left, right in ONE_OF if left in texts and right in texts]
     hosts = _get(data, "devices.hosts")
-    here = [key for key in ("devices.ids", "devices.pick") if key in texts]
+    chosen = _open(data) or _get(data, "devices.pick")
+    here = [key for key in ("devices.ids", *(() if chosen else ("devices.pick",))) if key in texts]
     if hosts and here and "devices.hosts" not in texts:
         named = show(hosts)
         out.append(Problem(here[0], texts[here[0]], f"devices.hosts = {named} is set, and this "

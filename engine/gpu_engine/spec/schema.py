@@ -46,20 +46,22 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class DevicesSpec:
-    """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`).
+    """Which devices: named (`ids`), the freest at launch (`pick`), or other machines' (`hosts`);
+    with `pick` and `hosts` the freest of one of these machines.
     With none of these: the freest one in mode single, in other modes all that are free."""
 
     ids: list[str] | None = None
     """NVML index, GPU UUID, MIG UUID or CPU slot ("cpu:0")."""
     pick: Count | None = None
-    """How many of the freest devices to take at launch."""
+    """How many of the freest devices to take at launch; with `hosts`, all on one of them."""
     free_gib: Positive | None = None
     """With `pick`: only devices with so many GiB of free memory. With `share` too, these need not
     be free otherwise."""
     hosts: list[str] | None = None
     """Devices of other machines, one entry per host: "gpu1:0,1", "alice@gpu2:3", "local:0"; without
     ids, all devices of the host. With one host the run is on that host; with several, each is a
-    node, in this order."""
+    node, in this order. With `pick`: the hosts of which the freest is taken, also as "any" (all of
+    hosts.toml, and this machine) or "@lab" (a group of them)."""
     share: bool = False
     """Use GPUs even if another run holds them or another process computes on them."""
 
@@ -238,8 +240,7 @@ SECTIONS: Mapping[str, type] = MappingProxyType({
 """The class of each section, in the order in which they are written."""
 
 ONE_OF = (("task.use", "task.command"), ("devices.ids", "devices.pick"),
-          ("devices.ids", "devices.hosts"), ("devices.pick", "devices.hosts"),
-          ("train.epochs", "train.steps"))
+          ("devices.ids", "devices.hosts"), ("train.epochs", "train.steps"))
 """Pairs of keys of which at most one may be given."""
 
 LONGEST_NAME = 80

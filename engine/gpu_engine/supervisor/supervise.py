@@ -106,7 +106,7 @@ class Supervisor:
             leases = leases or start.acquire(self.plan, self.plan.whole)
         except UserError as err:
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
-                            cause=Cause(str(err)))
+                            cause=Cause(str(err), taken=True))
             return self.state
         with leases:
             return self._attempts()
@@ -168,7 +168,7 @@ class Supervisor:
             return "stopped", "stopped before its ranks started", None
         if blocked is not None:
             log.warning("attempt %d: %s", number, blocked)
-            return "failed", blocked, Cause(blocked)
+            return "failed", blocked, Cause(blocked, taken=True)
         oom_before = oom_kills()
         self.printed = Printed.of(self.run, self.plan)
         failed = start.start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)

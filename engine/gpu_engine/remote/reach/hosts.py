@@ -6,6 +6,7 @@ ssh = "alice@10.0.0.7"                # what `ssh` is given; without it, the nam
 folder = "~/project"                  # where runs start there
 python = "~/.venv/bin/python"         # the interpreter there that has gpu-panel
 label = "the one below the window"
+groups = ["lab"]                      # `devices.hosts = ["@lab"]` means each host of the group
 via = ["docker", "exec", "-i", "box"] # a command that runs a command there, in place of ssh
 ```
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,9 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import write_atomic
-from gpu_engine.spec.host_names import LOCAL, BadName, HostDevices, check_name, parse_all
+from gpu_engine.spec.host_names import ANY, LOCAL, BadName, HostDevices, check_name, parse_all
 
-__all__ = ["LOCAL", "BadName", "Host", "HostDevices", "check_name", "parse_all"]
+__all__ = ["ANY", "LOCAL", "BadName", "Host", "HostDevices", "check_name", "parse_all"]
 
 _A_PATH = "expected a whole path there, from / or ~/ on"
 _EXPECTED = {
@@ -34,6 +36,7 @@ _EXPECTED = {
            "or without user@; a port or a jump host belongs into ~/.ssh/config",
     "folder": _A_PATH, "python": _A_PATH,
     "label": "expected a text in quotes, of at most 80 characters",
+    "groups": 'expected names of groups in quotes, as in ["lab"]',
     "via": 'expected the words of a command, as in ["docker", "exec", "-i", "box"]'}
 """The keys of a host, and what each may be."""
 
@@ -54,6 +57,8 @@ class Host:
     """The interpreter there that has gpu-panel; None: the agent's usual places are tried."""
     label: str | None = None
     """More words for the table."""
+    groups: tuple[str, ...] = ()
+    """What it belongs to: "@lab" in `devices.hosts` means each host of the group lab."""
     via: tuple[str, ...] = ()
     """The argument list of a program that runs a command there, in place of ssh:
     ("docker", "exec", "-i", "box"), ("srun", "--jobid=7", "--overlap", "-w", "n1")."""
@@ -99,6 +104,22 @@ def find(name: str) -> Host:
     except BadName as err:
         raise UserError(str(err)) from None
     return read().get(name) or Host(name)
+
+
+def meant_by(entries: Sequence[str]) -> list[Host]:
+    """The hosts, each once, that entries of `devices.hosts` stand for, of which one is chosen.
+    Raises UserError for a group without a host, or a hosts.toml that is wrong."""
+    there, found = read(), dict[str, Host]()
+    for entry in parse_all(entries):
+        name = entry.host
+        members = [*there.values(), Host(LOCAL)] if name == ANY else \
+            [h for h in there.values() if name[1:] in h.groups] if entry.open else \
+            [there.get(name) or Host(name)]
+        if not members:
+            raise UserError(f"devices.hosts={name}: no host in {path()} is of that group; "
+                            f"gpu-engine hosts add NAME --group {name[1:]} makes one so")
+        found |= {host.name: host for host in members}
+    return list(found.values())
 
 
 def add(host: Host) -> Path:
@@ -148,28 +169,35 @@ def _host(name: str, entry: object) -> Host:
     except BadName as err:
         raise UserError(f"{path()}: {err}") from None
     place = f"{path()}: hosts.{name}"
-    if name == LOCAL:
-        raise UserError(f"{place}: this machine is called that; give the other one another name")
+    if name in (LOCAL, ANY):
+        means = "this machine" if name == LOCAL else "any of the hosts"
+        raise UserError(f"{place}: {means} is called that; give the other one another name")
     if not isinstance(entry, dict):
         raise UserError(f"{place} = {_short(entry)}: expected a table, [hosts.{name}]")
     for key, value in entry.items():
         if key not in _EXPECTED or not _fits(key, value):
             raise UserError(f"{place}.{clean(key, 80)} = {_short(value)}: "
                             + (_EXPECTED.get(key) or f"no such key; {meant(key, _EXPECTED)}"))
-    return Host(name, **{**entry, "via": tuple(entry.get("via", ()))})
+    return Host(name, **{**entry, **{k: tuple(entry.get(k, ())) for k in ("groups", "via")}})
 
 
 def _fits(key: str, value: object) -> bool:
-    if key == "via":
-        return isinstance(value, list) and 0 < len(value) <= 32 and all(map(_is_text, value))
+    if key in ("groups", "via"):
+        return isinstance(value, list) and 0 < len(value) <= 32 and all(map(_is_text, value)) \
+            and (key == "via" or all(_is_name(f"@{name}") for name in value))
     if not isinstance(value, str) or not _is_text(value):
         return False
     if key == "ssh":
-        try:
-            return bool(check_name(value))
-        except BadName:
-            return False
+        return not value.startswith("@") and _is_name(value)
     return len(value) <= 80 if key == "label" else re.match("/|~/|~$", value) is not None
+
+
+def _is_name(text: str) -> bool:
+    """Whether it is a host's name or, with @, a group's."""
+    try:
+        return not HostDevices.parse(text).ids
+    except BadName:
+        return False
 
 
 def _is_text(value: object) -> bool:

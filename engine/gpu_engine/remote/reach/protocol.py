@@ -254,6 +254,8 @@ class Looked(Message, tag="looked"):
     snapshot: Snapshot
     freedom: Mapping[str, Availability] = {}
     """By device id."""
+    waiting: int = 0
+    """How many runs wait there for devices of this kind."""
 
 
 class Wrong(Struct):

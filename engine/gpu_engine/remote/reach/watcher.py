@@ -40,6 +40,8 @@ class HostSeen:
     """The newest snapshots of the devices of `inventory`, oldest first."""
     freedom: Mapping[str, Availability] = field(default_factory=lambda: MappingProxyType({}))
     """By device id; a device that is absent has not been judged."""
+    waiting: int = 0
+    """How many runs wait there for devices of this kind."""
     heard: float | None = None
     """Monotonic time here at which the newest look came."""
     welcome: protocol.Welcome | None = None
@@ -119,6 +121,7 @@ class _Watch:
                     break
                 if isinstance(look, protocol.Looked):
                     self._update(snapshot=look.snapshot, freedom=look.freedom,
+                                 waiting=look.waiting,
                                  recent=(*self.seen.recent, look.snapshot)[-KEPT:],
                                  heard=time.monotonic())
         return "it was closed"

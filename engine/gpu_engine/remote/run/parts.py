@@ -106,6 +106,11 @@ def forget(run: Path, part: Part) -> None:
         write(run, replace(part, run=None, path=None, state=None))
 
 
+def drop(run: Path, part: Part) -> None:
+    """The host has no part in the run. Raises OSError."""
+    (run / FOLDER / f"{part.host}.json").unlink(missing_ok=True)
+
+
 def former(run: Path) -> tuple[Part, ...]:
     """The parts of hosts that were left out of later attempts: their run folders are there."""
     return read(run, f"{FOLDER}/{FORMER}")

@@ -73,11 +73,13 @@ class Span:
 
     def hold(self) -> State:
         """Until the run has ended. Returns the end."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        soon = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        for number in soon:
             signal.signal(number, self._hear_stop)
         signal.signal(signal.SIGQUIT, self._hear_now)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by who started us
+        # Blocked by who started us, or while it waited.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*soon, signal.SIGQUIT})
         files.remove_temporary(self.run.path / parts.FOLDER)
         if self.state.state == "queued":
             self._begin(self.state.attempt)

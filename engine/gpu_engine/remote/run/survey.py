@@ -53,6 +53,16 @@ def _no_torch(machine: Machine) -> str | None:
         welcome.lacking or "no interpreter there has torch, which ranks need"
 
 
+def unfit(machine: Machine, spec: RunSpec) -> str | None:
+    """Why `spec` can't run there, whatever is free; None: nothing is known that keeps it."""
+    return _other_version(machine) or (_no_torch(machine) if _needs_torch(spec) else None)
+
+
+def _needs_torch(spec: RunSpec) -> bool:
+    """Whether the interpreter that each host finds has to have torch."""
+    return spec.task.use is not None and not spec.run.python
+
+
 # --- can a host be used? --------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ def clocks(met: Sequence[Machine]) -> list[str]:
 def torches(met: Sequence[Machine], spec: RunSpec) -> list[Problem]:
     """Hosts that have no torch, or another than the first one, where a task is trained in the
     interpreter that each finds."""
-    if spec.task.use is None or spec.run.python:
+    if not _needs_torch(spec):
         return []
     first = met[0].welcome.torch
     out = []

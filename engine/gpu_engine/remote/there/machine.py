@@ -100,10 +100,12 @@ def watch(out: Out, request: protocol.Watch) -> None:
             newest = sampler.latest
             if newest is not None and newest is not before:
                 before = newest
-                recent, held = sampler.recent[-availability.READINGS:], \
-                    leases.holders(paths.leases_folder())
+                recent, folder = sampler.recent[-availability.READINGS:], paths.leases_folder()
                 out.send(protocol.Looked(
-                    newest, availability.judge_all(recent, held) if recent else {}))
+                    newest, availability.judge_all(recent, leases.holders(folder))
+                    if recent else {},
+                    sum(file.live and bool(file.said.get("cpu")) == inventory.is_cpu
+                        for file in leases.waiting(folder))))
 
 
 # --- the way between machines, before any rank waits on it ----------------------------------------

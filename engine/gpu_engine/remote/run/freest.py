@@ -1,0 +1,174 @@
+"""Which of several machines a run takes its devices from: the one with most free that has enough.
+
+For a run that starts at once (`resolve`) and for one that waits (`queue/over_hosts.py`), by what
+each machine says of its devices while it is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from gpu_engine.common.errors import Problem, SpecError, TooFew
+from gpu_engine.devices import availability
+from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.plan.check import counted
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
+from gpu_engine.remote.reach.watcher import HostSeen, Watcher
+from gpu_engine.remote.run.nodes import Machine
+from gpu_engine.remote.run.survey import unfit
+from gpu_engine.spec.schema import RunSpec
+
+INTERVAL = 0.3
+"""Seconds between two looks."""
+PATIENCE = 12.0
+"""Seconds after which a machine that has not answered is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Devices of one machine."""
+
+    host: str
+    devices: tuple[Device, ...]
+    free: int
+    """How many are free there."""
+    of: int
+    """How many machines were asked."""
+    passed: tuple[str, ...] = ()
+    """Why others were passed over: "gpu2 is away: …"."""
+
+    @property
+    def entry(self) -> str:
+        """The entry of `devices.hosts`: "gpu1:0,1"."""
+        return str(HostDevices(self.host, tuple(d.id for d in self.devices)))
+
+    @property
+    def sentence(self) -> str:
+        """"on gpu1: GPU 0, GPU 1: the freest of 3 machines; gpu2 is away: …"."""
+        how = f"the freest of {self.of} machines" if self.of > 1 else "the freest"
+        named = ", ".join(d.label for d in self.devices)
+        return "; ".join([f"on {self.host}: {named}: {how}", *self.passed])
+
+
+def on_cpu(seen: Sequence[HostSeen]) -> bool:
+    """Whether CPU slots are meant: no machine that answers has a GPU. This machine's alone do not
+    mean that those that are away have none."""
+    there = [m for m in seen if m.state == "seen" and m.inventory is not None]
+    return bool(there) and all(m.inventory.is_cpu for m in there if m.inventory) and (
+        len(there) == len(seen) or any(m.host.name != LOCAL for m in there))
+
+
+def free_on(machine: HostSeen, *, share: bool = False) -> list[str]:
+    """The ids of its devices that a run may take now; `share`: also those that others use."""
+    if machine.state != "seen" or machine.snapshot is None:
+        return []
+    usable = {s.device.id: s.problem is None for s in machine.snapshot.samples}
+    return [i for i, judged in machine.freedom.items() if judged.free
+            or (judged.state == "busy" and i.startswith("cpu:")) or (share and usable.get(i))]
+
+
+def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool = False,
+           refused: Mapping[str, str] = MappingProxyType({})) -> Choice:
+    """Choose `devices.pick` devices, all of one machine. `behind`: what waits on a machine goes
+    first. `refused`: by host why it would not start the run just now. Raises TooFew, which says of
+    each machine what is lacking."""
+    d, offers = spec.devices, list[tuple[int, str, list[Device]]]()
+    count, free = d.pick or 1, None if d.free_gib is None else int(d.free_gib * (1 << 30))
+    passed, lacking = list[str](), list[str]()
+    for machine in seen:
+        name, inventory, welcome = machine.host.name, machine.inventory, machine.welcome
+        if machine.state != "seen" or inventory is None or welcome is None:
+            passed.append(f"{name} is away: {machine.reason}" if machine.state == "away"
+                          else f"{name} has not answered yet")
+        elif inventory.is_cpu != cpu:
+            lacking.append(f"{name} has {'GPUs and offers no CPU slots' if cpu else 'no GPU'}")
+        elif why := refused.get(name) or unfit(Machine(machine.host, welcome, inventory), spec):
+            passed.append(f"{name}: {why}")
+        elif behind and machine.waiting:
+            runs = "a run waits" if machine.waiting == 1 else f"{machine.waiting} runs wait"
+            lacking.append(f"{runs} on {name}, and what waits there goes first")
+        else:
+            able = free_on(machine, share=d.share)
+            try:
+                offers.append((len(able), name, availability.freest(
+                    count, machine.recent[-availability.READINGS:], {}, free=free, share=d.share,
+                    among=able)))
+            except TooFew:
+                lacking.append(f"{name}: {len(able) or 'none'} of {len(inventory.devices)} free")
+    if not offers:
+        what = f"{count} {'device is' if count == 1 else 'devices are'} needed on one machine"
+        raise TooFew("; ".join([what, *lacking, *passed]), "devices.pick", count, "--queue")
+    many, name, devices = max(offers, key=lambda offer: offer[0])
+    return Choice(name, tuple(devices), many, len(seen), tuple(passed))
+
+
+def with_most_free(seen: Sequence[HostSeen]) -> HostSeen | None:
+    """The machine with most free devices of the kind that is meant; None: none has any."""
+    cpu = on_cpu(seen)
+    free = [(len(free_on(m)), m) for m in seen if m.inventory and m.inventory.is_cpu == cpu]
+    many, machine = max(free, key=lambda pair: pair[0], default=(0, None))
+    return machine if many else None
+
+
+def settled(seen: Sequence[HostSeen]) -> bool:
+    """Whether each machine has said enough to be judged, or can't be asked."""
+    return all(m.state == "away" or len(m.recent) >= availability.READINGS for m in seen)
+
+
+def look(asked: Sequence[Host]) -> tuple[HostSeen, ...]:
+    """Watch these machines until each has been seen often enough to be judged, or is given up."""
+    with contextlib.closing(Watcher(INTERVAL)) as watcher:
+        for host in asked:
+            watcher.watch(host)
+        end = time.monotonic() + PATIENCE
+        while not settled(watcher.seen) and time.monotonic() < end:
+            time.sleep(0.05)
+        return watcher.seen
+
+
+def asked_of(spec: RunSpec) -> tuple[RunSpec, list[Host]]:
+    """`spec` with the number of devices that its mode takes, and the machines of which one is
+    chosen. Raises SpecError, UserError."""
+    spec = counted(spec)
+    if spec.devices.pick is None:
+        named = ", ".join(spec.devices.hosts or ())
+        raise SpecError([Problem("devices.pick", None, f"say how many devices to take on one of "
+                                 f"{named} (-n 2)")])
+    return spec, hosts.meant_by(spec.devices.hosts or ())
+
+
+def resolve(spec: RunSpec, *, only_plan: bool = False) -> tuple[RunSpec, str]:
+    """`spec` on the devices that are chosen now, and why these. `only_plan`: where too few are free
+    it is the first machine that has so many. Raises SpecError, UserError, TooFew."""
+    spec, asked = asked_of(spec)
+    d, seen = spec.devices, look(asked)
+    assert d.pick is not None
+    try:
+        choice = choose(seen, spec, cpu=on_cpu(seen))
+        return on_chosen(spec, choice), choice.sentence
+    except TooFew as err:
+        name, inventory = largest(seen)
+        if not only_plan or inventory is None or len(inventory.devices) < d.pick:
+            raise
+        choice = Choice(name, inventory.devices[:d.pick], 0, len(seen))
+        return on_chosen(spec, choice), f"it can't start now: {err}"
+
+
+def largest(seen: Sequence[HostSeen]) -> tuple[str, Inventory | None]:
+    """The machine with most devices of the kind that is meant, and these; None: none answers that
+    has any."""
+    cpu = on_cpu(seen)
+    there = [(m.host.name, m.inventory) for m in seen
+             if m.inventory is not None and m.inventory.is_cpu == cpu]
+    return max(there, key=lambda pair: len(pair[1].devices), default=("", None))
+
+
+def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:
+    """`spec` on these devices."""
+    return replace(spec, devices=replace(spec.devices, hosts=[choice.entry], pick=None,
+                                         free_gib=None))

@@ -1,0 +1,211 @@
+"""Runs that wait for devices of any of several machines: `a`, `b` and `local` have three GPUs of a
+stand-in driver each, and homes of their own; `away` does not answer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices import leases
+from gpu_engine.devices.discover import discover
+from gpu_engine.launching.launcher import launch
+from gpu_engine.queue import serve, submit
+from gpu_engine.queue.turns import When
+from gpu_engine.remote.run import parts
+from gpu_engine.runs import attempts
+from gpu_engine.runs.folder import Run
+from gpu_engine.spec.read import apply_sets, from_dict
+
+from ..command_line import called
+from ..conftest import wait_for
+from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
+from ..remote.run.kit import make_hosts
+from .kit import over, reason, state
+
+EMIT = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "bench" / "emit.py"), "20")
+SHOW = ("sh", "-c", "echo $GPU_PANEL_RUN $CUDA_VISIBLE_DEVICES")
+# A start is held back while there is a file `hold` beside the homes.
+HELD = """read -r line
+case "$line" in
+*'"kind":"start"'*) while [ -e "$GPU_PANEL_HOME/../hold" ]; do sleep 0.05; done;;
+esac
+{ printf '%s\\n' "$line"; cat; } | "$@" """
+
+
+@pytest.fixture
+def machines(as_this_machine, home, line):  # noqa: F811
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler")
+    as_this_machine("count 3", "gpu * util 0")
+    script = home.parent / "held.sh"
+    script.write_text(HELD)
+    make_hosts(home, "a", "b", script=f". {script}")
+    known = home / "hosts.toml"
+    known.write_text(known.read_text().replace("python =", 'groups = ["lab"]\npython =')
+                     + '[hosts.away]\nvia = ["false"]\n')
+    return home.parent
+
+
+def held(home: Path, *indices: int) -> leases.Leases:
+    devices = discover().devices
+    return leases.acquire(home / "leases", [devices[i] for i in indices], "77aa", share=False)
+
+
+def spec(*command: str, count: int | None = 2, hosts: str = "any", **more):
+    return from_dict({"name": "t", "task": {"command": list(command)},
+                      "devices": {"hosts": [hosts]} | ({"pick": count} if count else {}),
+                      "parallel": {"mode": "ddp" if count != 1 else "single"}} | more)
+
+
+def host(run: Run) -> str:
+    return wait_for(lambda: next((p.host for p in parts.read(run.path) if p.run), ""))
+
+
+def test_a_run_waits_until_one_machine_has_enough_and_starts_on_the_freest(machines, home):
+    with held(home, 0, 1), held(machines / "a", 1, 2):
+        with held(machines / "b", 0, 1):
+            run = submit.submit(spec(*SHOW), When())
+            # A machine that is away is passed over and said.
+            wait_for(lambda: reason(run).startswith(
+                "waits for any 2 GPUs of any host: a: 1 of 3 free; b: 1 of 3 free; "
+                "local: 1 of 3 free; away is away: "))
+        over(run)
+    assert state(run) == "completed", reason(run)
+    assert host(run) == "b"
+    assert run.output(0).read_text().endswith(" 0,1\n")
+    assert run.require_plan().chosen.startswith(
+        "on b: GPU 0, GPU 1: the freest of 4 machines; away is away: ")
+    assert not list((machines / "a").glob("parts/*"))  # nobody else was told anything
+
+
+def test_they_start_in_their_order_each_where_there_is_room(machines, home):
+    """A sweep, from the command line; those behind do not ask the machines."""
+    with held(home, 0, 1, 2), held(machines / "a", 1, 2):
+        said = called("run", "--queue", "-n", "2", "--set", "devices.hosts=a,b", "--set",
+                      "parallel.mode=ddp", "--grid", "x=1,2", "--", *EMIT, "{x}")
+        assert said.returncode == 0, said.stderr
+        first, second = [w.run for w in serve.line()]
+        wait_for(lambda: state(first) == "running")
+        assert host(first) == "b"
+        wait_for(lambda: reason(second).startswith("waits for any 2 GPUs on a or b: a: 1 of 3"))
+        first.stop()
+        over(first)
+        wait_for(lambda: state(second) == "running")
+        assert host(second) == "b"
+        second.stop()
+        over(second)
+
+
+def test_what_waits_on_a_machine_goes_first_there(machines, home):
+    os.environ["GPU_PANEL_HOME"] = str(machines / "b")
+    with held(machines / "b", 0):
+        there = submit.submit(from_dict({"name": "t", "task": {"command": ["true"]},
+                                         "devices": {"ids": ["0"]}}), When())
+        os.environ["GPU_PANEL_HOME"] = str(home)
+        run = submit.submit(spec(*SHOW, hosts="b"), When())
+        wait_for(lambda: "a run waits on b, and what waits there goes first" in reason(run))
+    over(there, run)
+    assert (state(there), state(run)) == ("completed", "completed"), reason(run)
+
+
+def test_who_takes_the_devices_meanwhile_has_it_wait_on_and_start_elsewhere(machines, home):
+    (machines / "hold").touch()
+    with held(home, 0, 1, 2), held(machines / "b", 0):
+        run = submit.submit(spec(*SHOW), When())
+        wait_for(lambda: parts.read(run.path))  # it was checked, and is about to be started on a
+        with held(machines / "a", 0, 1):
+            (machines / "hold").unlink()
+            wait_for(lambda: reason(run).startswith(
+                "waits as a could not start it: devices.ids = \"0\": GPU 0 is held by run 77aa"))
+            over(run)
+    assert state(run) == "completed", reason(run)
+    assert host(run) == "b"
+    assert not list((machines / "a").glob("parts/*"))
+
+
+def test_a_process_that_is_killed_while_it_starts_leaves_one_run_that_goes_on(machines, home):
+    (machines / "hold").touch()
+    with held(home, 0, 1, 2), held(machines / "b", 0, 1):
+        run = submit.submit(spec(*EMIT), When())
+        wait_for(lambda: parts.read(run.path))
+        os.kill(run.state().pid, signal.SIGKILL)
+        wait_for(lambda: not run.supervised())
+        (machines / "hold").unlink()
+        assert state(run) == "queued"
+        serve.ensure()
+        wait_for(lambda: state(run) == "running")
+        assert len(list((machines / "a").glob("parts/*"))) == 1
+        run.stop()
+        over(run)
+        assert state(run) == "stopped", reason(run)
+
+
+def test_another_attempt_waits_for_the_machine_that_has_the_run(machines, home):
+    with held(home, 0, 1, 2), held(machines / "b", 0, 1):
+        run = submit.submit(spec("sh", "-c", "[ $GPU_PANEL_ATTEMPT = 2 ]"), When())
+        over(run)
+        assert (state(run), host(run)) == ("failed", "a"), reason(run)
+    with held(machines / "a", 0, 1):
+        submit.submit(from_dict(attempts.read_spec(run)), When(), again=run)
+        wait_for(lambda: reason(run) == "waits for any 2 GPUs on a: a: 1 of 3 free")
+    over(run)
+    assert state(run) == "completed", reason(run)
+    assert [a.outcome for a in run.state().attempts] == ["failed", "completed"]
+    assert len(list((machines / "a").glob("parts/*"))) == 1
+
+
+def test_one_that_is_stopped_while_it_waits_asks_nobody_any_more(machines, home):
+    with held(home, 0, 1, 2), held(machines / "a", 0, 1), held(machines / "b", 0, 1):
+        run = submit.submit(spec(*SHOW), When())
+        wait_for(lambda: reason(run).startswith("waits for any 2 GPUs of any host: "))
+        run.stop()
+        over(run)
+    assert (state(run), reason(run)) == ("stopped", "stopped while it waited for its turn")
+    assert not parts.read(run.path)
+
+
+def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(machines, home):
+    with held(machines / "a", 0):
+        run = launch(spec(*SHOW, hosts="@lab"))
+        over(run)
+        assert (state(run), host(run)) == ("completed", "b"), reason(run)
+        run = launch(spec(*SHOW, count=None, hosts="any", parallel={"mode": "single"}))
+        over(run)
+        assert host(run) == "b"  # as many as here, and named before
+    with pytest.raises(UserError, match="4 devices are needed on one machine; a: 3 of 3 free; "
+                                        "b: 3 of 3 free"):
+        launch(spec(*SHOW, count=4, hosts="@lab"))
+
+
+@pytest.mark.parametrize(("devices", "more", "why"), [
+    ({"hosts": ["a:0,1"]}, {}, "the queue chooses one of several machines"),
+    ({"hosts": ["any"]}, {"parallel": {"mode": "ddp"}}, "say how many devices"),
+    ({"hosts": ["any"], "pick": 1}, {"run": {"stop_worse": True}}, "compares with runs"),
+    ({"hosts": ["@nobody"], "pick": 1}, {}, "no host in .*hosts.toml is of that group"),
+    ({"hosts": ["any:0"]}, {}, "any stands for several hosts"),
+    ({"hosts": ["a:0"], "pick": 1}, {}, "devices.hosts names devices"),
+])
+def test_what_can_not_wait_is_refused(machines, devices, more, why):
+    with pytest.raises(UserError, match=why):
+        submit.submit(from_dict({"task": {"command": ["true"]}, "devices": devices} | more), When())
+    assert not serve.line()
+
+
+def test_hosts_that_are_typed_take_all_their_devices_unless_one_is_to_be_chosen():
+    def typed(*sets: str, **devices: object) -> object:
+        data = {"devices": dict(devices)}
+        apply_sets(data, sets)
+        return data["devices"]
+
+    assert typed("devices.hosts=a,b", pick=2) == {"hosts": ["a", "b"]}
+    assert typed("devices.hosts=any", pick=2) == {"hosts": ["any"], "pick": 2}
+    assert typed("devices.pick=2", "devices.hosts=a,b") == {"hosts": ["a", "b"], "pick": 2}
+    assert typed("devices.pick=3", hosts=["@lab"], pick=2) == {"hosts": ["@lab"], "pick": 3}
+    with pytest.raises(SpecError, match="this means devices of the machine in front of you"):
+        typed("devices.pick=2", hosts=["a", "b"])
