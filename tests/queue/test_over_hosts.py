@@ -88,7 +88,7 @@ def test_they_start_in_their_order_each_where_there_is_room(machines, home):
     """A sweep, from the command line; those behind do not ask the machines."""
     with held(home, 0, 1, 2), held(machines / "a", 1, 2):
         said = called("run", "--queue", "-n", "2", "--set", "devices.hosts=a,b", "--set",
-                      "parallel.mode=ddp", "--grid", "x=1,2", "--", *EMIT, "{x}")
+                      "parallel.mode=ddp", "--grid", "run.grace=7,8", "--", *EMIT)
         assert said.returncode == 0, said.stderr
         first, second = [w.run for w in serve.line()]
         wait_for(lambda: state(first) == "running")

@@ -103,7 +103,7 @@ class HostWaiter(Waiter):
     def _plan(self, entry: Entry, choice: freest.Choice) -> Part:
         """What the chosen machine is told. Raises NotYet, Over, OSError."""
         run, before = self.run, parts.read(self.run.path)
-        with self._starting(choice.entry):
+        with self._starting(str(choice.where)):
             spec = freest.on_chosen(from_dict(attempts.read_spec(run)), choice)
             folder = Path(entry.folder or run.cwd())
             if spec.run.sync != "none":

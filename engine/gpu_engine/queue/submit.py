@@ -21,6 +21,7 @@ from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import discover_for, make_way, planned, supervise
 from gpu_engine.launching.preflight import lasting
+from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
@@ -98,7 +99,8 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
         problems += lasting(spec, inventory, cwd, taken, files=after is None)
     if problems:
         raise SpecError(problems)
-    made = replace(planned(checked, taken, base=base, environ={}), spec=asked)
+    made = replace(planned(checked, taken, base=base, environ={}), spec=asked,
+                   lines=(engine_line(asked, base),))
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
 
 

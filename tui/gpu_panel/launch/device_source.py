@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from gpu_engine.devices.leases import Holder
     from gpu_engine.devices.sampler import Sampler
     from gpu_engine.devices.use_log import Others
+    from gpu_engine.remote.reach.hosts import HostDevices
     from gpu_engine.remote.reach.watcher import HostSeen, Watcher
+    from gpu_engine.spec.schema import RunSpec
 
 READINGS = 3
 """The number of snapshots by which it is judged whether a device is free."""
@@ -156,6 +158,8 @@ class DeviceSource:
         self._histories: dict[str, History] = {}
         self.wanted: set[str] = set()
         """Keys of the rows of devices that the person waits for, or `row_keys.ANY`."""
+        self.asks_hosts = False
+        """Whether the machines in hosts.toml are watched, if there are any."""
         self.hosts_problem: str | None = None
         """What is wrong with hosts.toml, so that its hosts are not watched."""
 
@@ -179,6 +183,7 @@ class DeviceSource:
 
                 self._hosts = Watcher()
             self._hosts.watch(host)
+        self.asks_hosts = True
 
     async def find(self) -> Inventory:
         """Find the devices, if that was not done yet, and start to sample them."""
@@ -285,6 +290,18 @@ class DeviceSource:
         machine = self.machine(host)
         free = {} if machine is None else machine.freedom or {}
         return [row_keys.of(host, name) for name, f in free.items() if f.free][:count]
+
+    def choose(self, spec: RunSpec) -> HostDevices:
+        """Devices of the freest of the machines that `spec` leaves open, by what is known of them.
+        Raises UserError, TooFew."""
+        from gpu_engine.remote.reach.watcher import HostSeen
+        from gpu_engine.remote.run import freest
+
+        here = HostSeen(Host(LOCAL), "seen", self.inventory, self.snapshot, self.recent,
+                        self.freedom or {})
+        spec, meant = freest.asked_of(spec)
+        seen = [m for m in (*self.hosts, here) if m.host in meant]
+        return freest.choose(seen, spec, cpu=freest.on_cpu(seen)).where
 
     def age(self) -> float | None:
         """Seconds since the newest snapshot with new figures; None before the first."""

@@ -133,10 +133,15 @@ def build(table: DeviceTable, width: int) -> Built:
                       for d in m.devices] for m in table.machines}
     every = [device for devices in shown.values() for device in devices]
     layout = _Layout.of(every, width) if every else None
-    rows = [_text("this machine", "strong", width)] if others else []
+    free = [_free(m) for m in table.machines]
+    most = max(free)
+    freest = table.machines[free.index(most)] if most and free.count(most) == 1 else None
+    rows = [] if not others else [Row("", ((("this machine", "strong"),
+                                            _freedom(here, freest=freest is here)),))]
     for machine in table.machines:
         if machine.seen is not None:
-            rows.append(_host(machine.seen, table.now, width))
+            rows.append(_host(machine.seen, table.now, width,
+                              _freedom(machine, freest=freest is machine)))
         rows += [Row(d.key, (layout.line(d, width),)) for d in shown[machine.host] if layout]
         rows += _of_own(here.inventory, width) if machine is here else \
             _unseen(table, machine, width)
@@ -305,16 +310,28 @@ def _of_own(inventory: Inventory, width: int) -> list[Row]:
     return rows
 
 
-def _host(seen: HostSeen, now: float, width: int) -> Row:
+def _free(machine: Machine) -> int:
+    """How many GPUs are free there. CPU slots stand behind any."""
+    away = machine.seen is not None and machine.seen.state != "seen"
+    states = {} if away else machine.freedom or {}
+    return sum(f.free for i, f in states.items() if not i.startswith("cpu:"))
+
+
+def _freedom(machine: Machine, *, freest: bool) -> Part:
+    states = machine.freedom or {}
+    free = sum(f.free for f in states.values())
+    return f"  {free} of {len(states)} free" + " · the freest" * freest if states else "", "dim"
+
+
+def _host(seen: HostSeen, now: float, width: int, freedom: Part) -> Row:
     """The line of a host, and below it why it can't be used."""
     parts: list[Part] = [(clean(seen.host.name), "strong")]
     if seen.host.label:
         parts.append((f"  {clean(seen.host.label)}", "dim"))
     if seen.state == "asking":
         parts.append(("  asking …", "dim"))
-    elif seen.freedom:
-        free = sum(f.free for f in seen.freedom.values())
-        parts.append((f"  {free} of {len(seen.freedom)} free", "dim"))
+    else:
+        parts.append(freedom)
     age = seen.age(now)
     if age is not None and age > STALE_AFTER:
         when = f"{age:.0f} s ago" if age < 90 else units.ago(age)

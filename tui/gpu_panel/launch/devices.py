@@ -13,9 +13,11 @@ from textual.message import Message
 from textual.widget import Widget
 
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach.hosts import LOCAL
 from gpu_engine.spec import modes
 from gpu_panel import keys
+from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.rows import Line, Row, Rows
@@ -205,6 +207,9 @@ w notifies you when the device under the cursor is free, W when any is."""
     def _may_resolve(self, inventory: Inventory) -> bool:
         """Whether the preset's devices can be ticked yet: the freest need several snapshots."""
         enough = len(self._source.recent) >= READINGS or self._waits > MOST_WAITS
+        if self._draft is not None and self._draft.any_of and self._waits <= 2 * MOST_WAITS:
+            return enough and self._source.asks_hosts and all(
+                m.state == "away" or len(m.recent) >= READINGS for m in self._source.hosts)
         return self._draft is not None and (
             self._draft.picks is None or inventory.is_cpu or enough)
 
@@ -222,6 +227,17 @@ w notifies you when the device under the cursor is free, W when any is."""
             elif not any(slots) and source.gpus_aside:
                 inventory = await source.offer("gpu")
         await source.judge()
+        if draft.any_of and not draft.ids_by_hand:
+            try:
+                chosen = await in_thread(lambda: source.choose(draft.wanted))
+            except UserError as err:
+                self.notify(str(err), title="No machine can take it now", severity="warning",
+                            markup=False)
+                chosen = None
+            draft.choose(chosen)
+            self.paint()
+            self.post_message(self.Resolved())
+            return
         if draft is self._draft and inventory is not None and not draft.ids_by_hand:
             draft.resolve(inventory, source.recent, source.holders)
             self.paint()

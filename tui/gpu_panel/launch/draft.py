@@ -19,6 +19,7 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.catalog import TaskField
+from gpu_engine.spec.host_names import LOCAL, HostDevices
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, from_dict, spelled_out
 from gpu_engine.spec.schema import ONE_OF, RunSpec, keys
@@ -203,10 +204,18 @@ class Draft:
         return list(ids) if isinstance(ids, list) else []
 
     @property
+    def any_of(self) -> list[str]:
+        """The entries of `devices.hosts` that stand for machines of which one is chosen."""
+        hosts = self._preset_devices.get("hosts")
+        several = isinstance(hosts, list) and (
+            "pick" in self._preset_devices or any(HostDevices(str(h)).open for h in hosts))
+        return list(hosts) if isinstance(hosts, list) and several else []
+
+    @property
     def hosts(self) -> list[str]:
         """The entries where other machines take part; `ids` is empty then, as ours are here."""
         hosts = self.devices.get("hosts")
-        return list(hosts) if isinstance(hosts, list) else []
+        return list(hosts) if isinstance(hosts, list) and hosts != self.any_of else []
 
     @property
     def mode(self) -> str:
@@ -250,7 +259,8 @@ class Draft:
     @property
     def picks(self) -> int | None:
         """How many of the freest devices the preset asks for; None if it names devices."""
-        pick = 1 if self._names_none else self._preset_devices.get("pick")
+        pick = 1 if self._names_none else self._preset_devices.get(
+            "pick", 1 if self.any_of else None)
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
 
     @property
@@ -260,9 +270,15 @@ class Draft:
             self.preset is not None or self.says("task.command"))
 
     @property
+    def wanted(self) -> RunSpec:
+        """The spec with the devices that the preset asks for. Raises SpecError."""
+        return from_dict(self.data | {"devices": self._preset_devices | {"pick": self.picks}})
+
+    @property
     def missing(self) -> int:
         """How many of the freest devices that the preset asks for could not be ticked."""
-        return 0 if self.ids_by_hand or self.picks is None else max(0, self.picks - len(self.ids))
+        return 0 if self.ids_by_hand or self.picks is None or self.hosts \
+            else max(0, self.picks - len(self.ids))
 
     def resolve(self, inventory: Inventory, snapshots: Sequence[Snapshot],
                 leases: Mapping[str, Holder]) -> None:
@@ -277,7 +293,17 @@ class Draft:
             return  # theirs are ticked as soon as those machines have been seen
         elif self.picks:
             chosen = freest(self.picks, inventory, snapshots, leases)
-        self.devices = {"ids": [d.id for d in chosen]} | self._shared
+        self._take({"ids": [d.id for d in chosen]})
+
+    def choose(self, chosen: HostDevices | None) -> None:
+        """Tick these devices of the machine that was chosen of `any_of`; None: none has enough."""
+        ids = list(chosen.ids) if chosen is not None else []
+        self._take({"ids": ids} if chosen is None or chosen.host == LOCAL
+                   else {"hosts": [str(chosen)]})
+
+    def _take(self, devices: dict[str, Any]) -> None:
+        """Tick what the preset means now."""
+        self.devices = devices | self._shared
         for before in (self._asked, self._loaded):
             if isinstance(before, dict):  # nothing was changed by this
                 before["devices"] = copy.deepcopy(self.devices)

@@ -18,6 +18,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import arguments
 from gpu_engine.queue import submit
+from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
@@ -131,8 +132,12 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
     """Show the dialog; None if the person leaves it. `vary`: begin with the values that are to
     vary. Call this from a worker. Raises SpecError."""
     spec = draft.spec_to_wait()
-    picks = None if draft.ids_by_hand else draft.picks
+    picks, entries = None if draft.ids_by_hand else draft.picks, parse_all(draft.hosts)
+    where = [] if draft.ids_by_hand else draft.any_of
+    if draft.ids_by_hand and len(entries) == 1 and entries[0].ids:  # any so many of that machine
+        picks, where = len(entries[0].ids), [entries[0].host]
     typed = f"-n {picks} " if picks is not None else ""  # a blank, as more may be typed behind it
+    typed += f"--set devices.hosts={','.join(where)} " if where else ""
     typed += to_vary(spec) if vary else ""
     queued: Queued | None = await app.push_screen_wait(
         QueueDialog(spec, draft.base, inventory, typed))

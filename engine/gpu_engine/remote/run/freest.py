@@ -43,9 +43,9 @@ class Choice:
     """Why others were passed over: "gpu2 is away: …"."""
 
     @property
-    def entry(self) -> str:
-        """The entry of `devices.hosts`: "gpu1:0,1"."""
-        return str(HostDevices(self.host, tuple(d.id for d in self.devices)))
+    def where(self) -> HostDevices:
+        """The entry of `devices.hosts`: gpu1:0,1."""
+        return HostDevices(self.host, tuple(d.id for d in self.devices))
 
     @property
     def sentence(self) -> str:
@@ -82,12 +82,13 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
     passed, lacking = list[str](), list[str]()
     for machine in seen:
         name, inventory, welcome = machine.host.name, machine.inventory, machine.welcome
-        if machine.state != "seen" or inventory is None or welcome is None:
+        if machine.state != "seen" or inventory is None:
             passed.append(f"{name} is away: {machine.reason}" if machine.state == "away"
                           else f"{name} has not answered yet")
         elif inventory.is_cpu != cpu:
             lacking.append(f"{name} has {'GPUs and offers no CPU slots' if cpu else 'no GPU'}")
-        elif why := refused.get(name) or unfit(Machine(machine.host, welcome, inventory), spec):
+        elif why := refused.get(name) or (
+                welcome and unfit(Machine(machine.host, welcome, inventory), spec)):
             passed.append(f"{name}: {why}")
         elif behind and machine.waiting:
             runs = "a run waits" if machine.waiting == 1 else f"{machine.waiting} runs wait"
@@ -170,5 +171,5 @@ def largest(seen: Sequence[HostSeen]) -> tuple[str, Inventory | None]:
 
 def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:
     """`spec` on these devices."""
-    return replace(spec, devices=replace(spec.devices, hosts=[choice.entry], pick=None,
+    return replace(spec, devices=replace(spec.devices, hosts=[str(choice.where)], pick=None,
                                          free_gib=None))
