@@ -24,7 +24,7 @@ WRITING = {
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/identity.py: open_inside in note
-        queue/wait.py: write_inside in _get_ready, write_json_inside in _get_ready
+        queue/wait.py: write_inside in _planned, write_json_inside in _planned
         runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
             write_inside in reopen_run, write_json_inside in reopen_run

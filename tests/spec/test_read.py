@@ -133,7 +133,6 @@ def test_setting_one_of_a_pair_drops_the_other():
 
 
 @pytest.mark.parametrize("sets", [
-    ["devices.hosts=gpu1", "devices.pick=2"], ["devices.pick=2", "hosts=gpu1:0,1"],
     ["devices.ids=0", "devices.pick=1"], ["devices.ids=0", "devices.hosts=gpu1"],
     ["train.steps=3", "train.epochs=1"]])
 def test_two_of_which_one_may_be_given_are_refused_whatever_comes_last(sets):

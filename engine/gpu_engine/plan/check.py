@@ -162,7 +162,7 @@ def chooses_host(spec: RunSpec) -> bool:
     """Whether one of several machines is to be chosen for it."""
     d = spec.devices
     return d.hosts is not None and (
-        d.pick is not None or any(HostDevices(host).open for host in d.hosts))
+        d.pick is not None or any(HostDevices(host).several for host in d.hosts))
 
 
 def counted(spec: RunSpec) -> RunSpec:

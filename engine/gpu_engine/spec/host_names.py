@@ -39,7 +39,7 @@ class HostDevices:
     """Empty: all that it has."""
 
     @property
-    def open(self) -> bool:
+    def several(self) -> bool:
         """Whether it stands for several hosts."""
         return self.host == ANY or self.host.startswith("@")
 
@@ -52,7 +52,7 @@ class HostDevices:
         host, colon, rest = text.strip().partition(":")
         if not _GROUP.fullmatch(host):
             check_name(host)
-        if colon and cls(host).open:
+        if colon and cls(host).several:
             raise BadName(f"{text!r}: {host} stands for several hosts; devices.pick says how many "
                           "devices of one of them are taken")
         ids = tuple(part.strip() for part in rest.split(",")) if colon else ()

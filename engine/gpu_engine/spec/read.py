@@ -115,14 +115,14 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
     pick = _get(data, "devices.pick")
     for assignment in given:
         apply_set(data, assignment)
-    if "devices.hosts" in typed and "devices.pick" not in typed and pick and not _open(data):
+    if "devices.hosts" in typed and "devices.pick" not in typed and pick and not _several(data):
         del data["devices"]["pick"]
 
 
-def _open(data: Mapping[str, Any]) -> bool:
+def _several(data: Mapping[str, Any]) -> bool:
     """Whether `devices.hosts` stands for hosts of which one is chosen."""
     hosts = _get(data, "devices.hosts")
-    return isinstance(hosts, list) and any(HostDevices(str(host)).open for host in hosts)
+    return isinstance(hosts, list) and any(HostDevices(str(host)).several for host in hosts)
 
 
 def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list[Problem]:
@@ -130,7 +130,7 @@ def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list
     out = [Problem(left, texts[left], f"give this or {right}, not both")
            for left, right in ONE_OF if left in texts and right in texts]
     hosts = _get(data, "devices.hosts")
-    chosen = _open(data) or _get(data, "devices.pick")
+    chosen = _several(data) or _get(data, "devices.pick")
     here = [key for key in ("devices.ids", *(() if chosen else ("devices.pick",))) if key in texts]
     if hosts and here and "devices.hosts" not in texts:
         named = show(hosts)

@@ -300,7 +300,8 @@ class DeviceSource:
         here = HostSeen(Host(LOCAL), "seen", self.inventory, self.snapshot, self.recent,
                         self.freedom or {})
         spec, meant = freest.asked_of(spec)
-        seen = [m for m in (*self.hosts, here) if m.host in meant]
+        names = {host.name for host in meant}
+        seen = [m for m in (*self.hosts, here) if m.host.name in names]
         return freest.choose(seen, spec, cpu=freest.on_cpu(seen)).where
 
     def age(self) -> float | None:

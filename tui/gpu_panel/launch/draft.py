@@ -208,7 +208,7 @@ class Draft:
         """The entries of `devices.hosts` that stand for machines of which one is chosen."""
         hosts = self._preset_devices.get("hosts")
         several = isinstance(hosts, list) and (
-            "pick" in self._preset_devices or any(HostDevices(str(h)).open for h in hosts))
+            "pick" in self._preset_devices or any(HostDevices(str(h)).several for h in hosts))
         return list(hosts) if isinstance(hosts, list) and several else []
 
     @property

@@ -113,7 +113,7 @@ def meant_by(entries: Sequence[str]) -> list[Host]:
     for entry in parse_all(entries):
         name = entry.host
         members = [*there.values(), Host(LOCAL)] if name == ANY else \
-            [h for h in there.values() if name[1:] in h.groups] if entry.open else \
+            [h for h in there.values() if name[1:] in h.groups] if entry.several else \
             [there.get(name) or Host(name)]
         if not members:
             raise UserError(f"devices.hosts={name}: no host in {path()} is of that group; "

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from gpu_engine import __version__
 from gpu_engine.common import paths
+from gpu_engine.common.programs import version
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.remote.reach import protocol, ssh
@@ -40,14 +40,14 @@ class HostSeen:
     """The newest snapshots of the devices of `inventory`, oldest first."""
     freedom: Mapping[str, Availability] = field(default_factory=lambda: MappingProxyType({}))
     """By device id; a device that is absent has not been judged."""
-    waiting: int = 0
-    """How many runs wait there for devices of this kind."""
     heard: float | None = None
     """Monotonic time here at which the newest look came."""
     welcome: protocol.Welcome | None = None
     """What the agent there said of the machine."""
     reason: str | None = None
     """Why it is away, in a sentence to act on."""
+    waiting: int = 0
+    """How many runs wait there for devices of this kind."""
 
     def age(self, now: float | None = None) -> float | None:
         """Seconds since the newest look; None before the first."""
@@ -111,7 +111,7 @@ class _Watch:
         with Call(host, protocol.Watch(self._interval, host.folders(paths.here()))) as self.call:
             welcome = self.call.expect(protocol.Welcome)
             if welcome.protocol != protocol.VERSION:
-                return (f"gpu-panel there is {welcome.version}, which this one ({__version__}) "
+                return (f"gpu-panel there is {welcome.version}, which this one ({version()}) "
                         f"can't talk to. {ssh.setup(host)}")
             if welcome.inventory != self.seen.inventory:  # what was seen of others is not of these
                 self.seen = HostSeen(host, inventory=welcome.inventory)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 from textual.widgets import Static
 
 from gpu_engine.devices.availability import Availability
@@ -43,8 +44,8 @@ def test_a_group_a_machine_with_its_age_and_why_it_is_away():
     table = DeviceTable(source.machines, ("gpu1 0",), now=time.monotonic())
     lines = text(table, 120).splitlines()
     groups = [line for line in lines if line.startswith(("this machine", "gpu", "alice"))]
-    assert groups == ["this machine", "gpu1  left  1 of 2 free", "alice@gpu2  1 of 1 free  seen "
-                      "75 s ago", "gpu3", "gpu4  asking …"]
+    assert groups == ["this machine", "gpu1  left  1 of 2 free · the freest",
+                      "alice@gpu2  1 of 1 free  seen 75 s ago", "gpu3", "gpu4  asking …"]
     assert "  ! no answer: it is off, or a firewall is between" in lines
     assert "  ! " + NOT_THERE in lines
     boxes = [line[:3] for line in lines if line[1:2] == " " and line[0] in "▣☐·"]
@@ -97,6 +98,25 @@ async def test_ticks_over_machines_and_back():
             await pilot.press("space")
             await until(pilot, lambda key=key: key not in pane.ticked)
         assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+
+
+async def test_a_preset_that_leaves_the_machine_open_gets_the_freest_and_waits_for_any():
+    one, two = (seen(Host(name), gpus(n)) for name, n in (("gpu1", 2), ("gpu2", 3)))
+    hosts = StillHosts(*(replace(m, recent=m.recent * 3, welcome=changed(
+        m.welcome, interpreter="/there/bin/python")) for m in (one, two)),
+                       HostSeen(Host("gpu3"), "away", reason="no answer"))
+    named = "devices.hosts=gpu1,gpu2,gpu3,local"
+    async with panel(gpus(1), hosts=hosts, sets=(named, "devices.pick=2")) as (pilot, screen):
+        await until(pilot, lambda: screen.devices.ticked == ("gpu2 0", "gpu2 1"))
+        await settled(pilot, screen)
+        assert screen.review.problems == ()
+        lines = text(screen.devices._table, 120).splitlines()
+        assert [line for line in lines if "free" in line and line.startswith(("gpu", "this"))] == [
+            "this machine  1 of 1 free", "gpu1  2 of 2 free", "gpu2  3 of 3 free · the freest"]
+        assert not [line for line in lines if "The preset asks" in line]
+        await pilot.press("Q")
+        await until(pilot, lambda: pilot.app.screen.query("#queue-options"))
+        assert pilot.app.screen.query_one("#queue-options").value == f"-n 2 --set {named} "
 
 
 @pytest.mark.parametrize("entry", ["gpu4:0", "gpu4"])

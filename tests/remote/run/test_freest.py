@@ -1,0 +1,109 @@
+"""Which of several machines is taken, by what each has said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+from msgspec.structs import replace as changed
+
+from gpu_engine.common.errors import TooFew
+from gpu_engine.devices.availability import judge_all
+from gpu_engine.devices.records import Sample, Snapshot
+from gpu_engine.interpreters.ask import Build
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.watcher import HostSeen
+from gpu_engine.remote.run.freest import choose, free_on, on_cpu, with_most_free
+from gpu_engine.spec.read import from_dict
+from tests.conftest import gpus, slots
+
+HERE = Welcome(VERSION, "0.1.0", "python", "3.11.2", "h", "u", "/h", "/f", "b", "n", "p", 0.0,
+               interpreter="python", torch=Build("2.9.0", "12.8", None))
+
+
+def machine(name: str, count: int, *used: int, cpu: bool = False, **more: object) -> HostSeen:
+    """One with so many devices, of which some are `used` by half."""
+    inventory = slots(count) if cpu else gpus(count)
+    shot = Snapshot(0.0, tuple(
+        Sample(d, 0.5 if n in used else 0.0, 40 << 30 if n in used else 0, d.memory_total,
+               processes=()) for n, d in enumerate(inventory.devices)))
+    seen = HostSeen(Host(name), "seen", inventory, shot, (shot,) * 3,
+                    MappingProxyType(judge_all((shot,) * 3, {})), 0.0, HERE)
+    return replace(seen, **more)
+
+
+AWAY = HostSeen(Host("off"), "away", reason="no answer")
+
+
+def spec(pick: int, use: str = "gpu_engine.tasks.digits:Digits", **devices: object):
+    return from_dict({"devices": {"hosts": ["any"], "pick": pick} | devices,
+                      "parallel": {"mode": "ddp"}, "task": {"use": use}})
+
+
+def taken(seen: list[HostSeen], asked, **more) -> str:
+    return str(choose(seen, asked, cpu=on_cpu(seen), **more).where)
+
+
+def why_none(seen: list[HostSeen], asked, **more) -> str:
+    with pytest.raises(TooFew) as told:
+        choose(seen, asked, cpu=on_cpu(seen), **more)
+    return str(told.value)
+
+
+def test_the_machine_with_most_free_and_there_the_freest_by_the_rule_of_one_machine():
+    seen = [machine("a", 4, 0, 1, 3), machine("b", 4, 1), machine("c", 3)]
+    assert taken(seen, spec(1)) == "b:0"  # three free, as c has, and named before
+    assert taken(seen, spec(2)) == "b:0,2"
+    assert taken([*seen, machine("d", 4)], spec(3)) == "d:0,1,2"
+    assert taken(seen, spec(4, share=True, free_gib=30.0)) == "a:0,1,2,3"  # 40 GiB are free there
+    assert with_most_free(seen) is seen[1]
+    assert choose(seen, spec(2), cpu=False).sentence == \
+        "on b: GPU 0, GPU 2: the freest of 3 machines"
+
+
+def test_each_machine_says_what_is_lacking_and_who_is_away_is_passed_over():
+    seen = [machine("a", 2, 0), machine("b", 1), machine("laptop", 8, cpu=True), AWAY,
+            HostSeen(Host("new"))]
+    assert why_none(seen, spec(2)) == (
+        "2 devices are needed on one machine; a: 1 of 2 free; b: 1 of 1 free; laptop has no GPU; "
+        "off is away: no answer; new has not answered yet")
+    assert choose(seen, spec(1), cpu=False).passed == (
+        "off is away: no answer", "new has not answered yet")
+
+
+@pytest.mark.parametrize(("bad", "why"), [
+    ({"welcome": changed(HERE, interpreter=None, lacking="no torch there")}, "no torch there"),
+    ({"welcome": changed(HERE, version="0.0.9")}, "gpu-panel there is 0.0.9, and 0.1.0 here"),
+])
+def test_who_could_not_run_it_is_passed_over(bad, why):
+    seen = [machine("a", 4, **bad), machine("b", 1)]
+    found = choose(seen, spec(1), cpu=False)
+    assert found.host == "b"
+    assert found.passed[0].startswith(f"a: {why}")
+
+
+def test_a_command_of_ones_own_needs_no_torch_that_we_find():
+    bare = {"welcome": changed(HERE, interpreter=None, lacking="no torch there")}
+    own = from_dict({"devices": {"hosts": ["any"], "pick": 1}, "task": {"command": ["true"]}})
+    assert taken([machine("a", 4, **bare), machine("b", 1)], own) == "a:0"
+
+
+def test_who_has_just_refused_it_and_where_others_wait():
+    seen = [machine("a", 4), machine("b", 3, waiting=2), machine("c", 1)]
+    assert taken(seen, spec(1), refused={"a": "its disk is full"}) == "b:0"  # one starts at once
+    assert taken(seen, spec(1), refused={"a": "its disk is full"}, behind=True) == "c:0"
+    assert "2 runs wait on b, and what waits there goes first" in why_none(
+        seen, spec(3), refused={"a": "its disk is full"}, behind=True)
+
+
+def test_cpu_slots_only_where_nobody_who_answers_has_a_gpu():
+    desk = machine("local", 2, cpu=True)
+    assert not on_cpu([machine("a", 1, 0), desk])
+    assert not on_cpu([desk, AWAY])  # that one may have GPUs
+    assert on_cpu([desk])
+    assert on_cpu([desk, machine("a", 2, cpu=True), AWAY])
+    assert taken([desk, machine("a", 4, cpu=True), AWAY], spec(2)) == "a:cpu:0,cpu:1"
+    # A core is taken though something uses it.
+    assert free_on(machine("a", 2, 0, cpu=True)) == ["cpu:0", "cpu:1"]
