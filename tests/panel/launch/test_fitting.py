@@ -30,7 +30,7 @@ ANSWER = {
 PROGRAM = """
 import pathlib, sys, time
 here = pathlib.Path(sys.argv[1])
-(here / "asked").write_text(repr(sys.argv[2:]) + open(sys.argv[2]).read())
+(here / "asked").write_text(repr(sys.argv[2:]) + open(sys.argv[3]).read())
 print("4 per slot: fits, 351 MiB, 50.0 examples/s", file=sys.stderr)
 print("96 per slot: ", end="", file=sys.stderr, flush=True)
 while not (here / "go").exists():
@@ -52,8 +52,8 @@ async def test_what_is_tried_is_shown_and_the_proposal_put_into_the_form_or_not(
         monkeypatch, tmp_path):
     (tmp_path / "answer").write_text(json.dumps(ANSWER))
     (tmp_path / "fit.py").write_text(PROGRAM)
-    monkeypatch.setattr(fitting, "PROGRAM",
-                        (sys.executable, str(tmp_path / "fit.py"), str(tmp_path)))
+    monkeypatch.setattr(fitting, "own_program", lambda module, *words: [
+        sys.executable, str(tmp_path / "fit.py"), str(tmp_path), *words])
     async with panel(slots(2), "default", size=(80, 24), sets=("batch.size=1024",)
                      ) as (pilot, screen):
         await begun(pilot, screen, "lots")
@@ -62,7 +62,7 @@ async def test_what_is_tried_is_shown_and_the_proposal_put_into_the_form_or_not(
         await on_top(pilot, FitDialog, "4 per slot: fits, 351 MiB, 50.0 examples/s",
                      "96 per slot: …")
         asked = (tmp_path / "asked").read_text()
-        assert asked.startswith("['/dev/stdin', '--json', '--memory', '2GiB']")
+        assert asked.startswith("['fit', '/dev/stdin', '--json', '--memory', '2GiB']")
         assert "size = 1024" in asked
         await pilot.press("enter")  # nothing is proposed yet
         (tmp_path / "go").touch()

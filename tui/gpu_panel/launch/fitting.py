@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +21,7 @@ from textual.widgets import Static
 from gpu_engine.cli.fit import lines, to_bytes
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.launching import fit
 from gpu_engine.plan.batch import Batch
 from gpu_engine.spec.write import to_toml
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gpu_engine.devices.records import HostSample
     from gpu_engine.plan.records import LaunchPlan
     from gpu_engine.spec.schema import RunSpec
-
-PROGRAM = (sys.executable, "-m", "gpu_engine", "fit")
 
 
 async def ask_and_fit(app: App[Any], spec: RunSpec, plan: LaunchPlan, host: HostSample | None
@@ -101,12 +99,12 @@ class FitDialog(ModalScreen[Batch | None]):
     @guarded("trials")
     async def _try(self) -> None:
         told, memory = b"", ["--memory", self._memory] if self._memory else []
-        with TemporaryFile("w") as file:  # whose values are not for `ps` to show
+        with TemporaryFile("w", encoding="utf-8") as file:  # whose values are not for `ps` to show
             file.write(to_toml(self._spec))
             file.flush()
             process = self._process = subprocess.Popen(
-                [*PROGRAM, "/dev/stdin", "--json", *memory],
-                stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                own_program("gpu_engine", "fit", "/dev/stdin", "--json", *memory),
+                env=own_environment(), stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stderr is not None
         pipe = process.stderr.fileno()
         try:
