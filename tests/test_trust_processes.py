@@ -47,6 +47,7 @@ MAY_START = {
     "tui/gpu_panel/commands/terminal.py":
         "a command of the person's settings.toml by its key, their $PAGER or $EDITOR, or ours",
     "tui/gpu_panel/exporting.py": OURS,
+    "tui/gpu_panel/launch/fitting.py": OURS,
 }
 MAY_SIGNAL = {
     "engine/gpu_engine/cli/hold.py": CHILD,
@@ -63,6 +64,7 @@ MAY_SIGNAL = {
     "engine/gpu_engine/worker/rank/process.py": ITSELF,
     "engine/gpu_engine/worker/rank/standing.py": "a worker that it has forked, which catches it",
     "tui/gpu_panel/commands/own.py": CHILD,
+    "tui/gpu_panel/launch/fitting.py": CHILD,
 }
 
 

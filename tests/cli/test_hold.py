@@ -50,7 +50,7 @@ def test_a_device_is_held_for_a_time_by_nobody_s_run_and_let_go(home):
     again = engine("hold", "--devices", "cpu:0", "--for", "1h")
     assert again.returncode == 2
     assert "CPU 0 is held by" in again.stderr
-    assert "reading" in again.stderr
+    assert "reading. Take other devices, or wait until it ends\n" in again.stderr
     assert "say which device" not in engine("release").stdout
     assert leases.holds(home / "leases") == []
     assert not states()["cpu:0"].startswith("leased")

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
 from gpu_engine.launching.launcher import prepare
@@ -106,6 +107,25 @@ def test_what_is_in_doubt_is_said_and_goes(as_this_machine, spec):
     said = prepare(spec("0")).plan.warnings
     assert any("2 uncorrected" in w for w in said)
     assert any("GPU 0: the driver does not say which processes" in w for w in said)
+
+
+def test_a_hold_says_who_is_on_the_card_that_it_names_and_refuses_a_lost_one(
+        as_this_machine, home, bob):
+    as_this_machine("count 3", f"gpu 1 proc {bob} {40 * GIB}", "gpu 2 lost 1")
+
+    def hold(device):
+        return subprocess.run([sys.executable, "-m", "gpu_engine", "hold", "--devices", device,
+                               "--", "true"], capture_output=True, text=True, check=False)
+
+    free, busy, lost = map(hold, "012")
+    assert (free.returncode, busy.returncode, lost.returncode) == (0, 0, 2)
+    assert "warning" not in free.stderr
+    assert "GPU 1 is in use: " in busy.stderr
+    assert "bobs_training.py · 40.0 GiB" in busy.stderr
+    assert "-n 1 in place of --devices holds a free device" in busy.stderr
+    assert "GPU 2 can't be used: lost: it fell off the bus" in lost.stderr
+    assert "-n 1 takes the freest" in lost.stderr
+    assert leases.holders(home / "leases") == {}
 
 
 # --- right before the ranks start ---------------------------------------------------------------

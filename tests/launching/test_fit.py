@@ -1,6 +1,7 @@
 """The largest batch that trains: the search by hand, and real steps against a real limit."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,9 @@ from gpu_engine.launching import fit
 from gpu_engine.launching.fit import Trial, knee, predicted, proposal, search
 from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import folder
+from gpu_engine.spec.read import from_dict
+
+from ..conftest import wait_for
 
 GIB = 1 << 30
 SCRIPT = """
@@ -119,10 +123,33 @@ def test_real_steps_are_tried_against_a_real_limit_and_nothing_is_left(home, tmp
     assert leases.holders(home / "leases") == {}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_ended_in_the_middle_leaves_nothing_and_says_so(home, tmp_path, number):
+    (tmp_path / "train.py").write_text("import time; time.sleep(600)")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_engine", "fit", "--json", "--devices", "cpu:0", "--memory",
+         "1GiB", "--", sys.executable, str(tmp_path / "train.py"), "{batch.per_gpu}"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    (run,) = wait_for(folder.all_runs)
+    wait_for(lambda: run.state().state == "running")
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "4 per slot: stopped: the trial is removed, and nothing of it is kept"
+    assert folder.all_runs() == []
+    assert leases.holders(home / "leases") == {}
+
+
+def test_a_run_s_own_time_limit_does_not_end_a_trial_and_no_trial_runs_for_ever():
+    spec = from_dict({"task": {"use": "x:X"}, "run": {"limit": "1s", "limit_from": "start"}})
+    trial = fit.trial_spec(spec, 4).run
+    assert (trial.limit, trial.limit_from) == (3600.0, "step")
+
+
 @pytest.mark.parametrize(("words", "wrong"), [
     (["--devices", "cpu:0", "--memory", "1GiB", "--", "true"], "is not told the batch"),
     (["default", "--devices", "cpu:0"], "say what a rank may use"),
-    (["default", "--devices", "cpu:0", "--memory", "lots"], "--memory lots: no size"),
+    (["default", "--devices", "cpu:0", "--memory", "lots"], "lots: no size of memory"),
     (["--devices", "cpu:0", "--memory", "1GiB", "--write", "--", "x", "{batch.per_gpu}"],
      "--write needs a preset")])
 def test_what_can_not_be_tried(home, words, wrong):

@@ -197,7 +197,7 @@ def problems_below(screen: LaunchScreen) -> list[str]:
     """Every problem that is shown below a field."""
     from textual.widgets import Static
 
-    return [line for place in screen.query(".problem") if place.display
+    return [line for place in screen.query(".below") if place.display
             for line in str(place.query_one(Static).content
                             if not isinstance(place, Static) else place.content).split("\n")]
 

@@ -32,6 +32,7 @@ SHOWS = """
     DevicesPane: move_rank other_kind tick tick_all
     DevicesPane: tick_free wait wait_any
     FilterInput: keep leave
+    FitDialog: leave take
     FormPane: focus_next focus_previous leave page presets
     HelpScreen: close
     LaunchScreen: details jump leave other_device

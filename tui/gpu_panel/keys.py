@@ -78,6 +78,9 @@ KEYS: tuple[Key, ...] = (
     Key("form.next", "form", "down", "focus_next", "down", "Go to the next field"),
     Key("form.page-up", "form", "pageup", "page(-1)", "page up", "Scroll the form up"),
     Key("form.page-down", "form", "pagedown", "page(1)", "page down", "Scroll the form down"),
+    Key("form.fit", "form", "ctrl+t", "fit", "what fits",
+        "Try what batch size fits, by real steps on the ticked devices, and propose one",
+        footer=True),
     Key("form.leave", "form", "escape", "leave", "leave field",
         "Leave the field, so that digits and letters are keys again", footer=True,
         palette=False),
@@ -281,6 +284,7 @@ _OF_SCREENS = frozenset({"app", "launch", "run", "compare", "sweep-screen"})
 COMMANDS: Mapping[str, str] = MappingProxyType({
     "devices.details": "gpu-engine devices", "preset.save": "gpu-engine presets NAME",
     "preset.open": "gpu-engine presets", "plan.processes": "gpu-engine plan",
+    "form.fit": "gpu-engine fit PRESET",
     "launch.start": "gpu-engine run PRESET", "launch.queue": "gpu-engine run PRESET --queue",
     "runs.open": "gpu-engine show {run.id}", "runs.stop": "gpu-engine stop {run.id}",
     "runs.resume": "gpu-engine resume {run.id}", "runs.remove": "gpu-engine runs rm {run.id}",

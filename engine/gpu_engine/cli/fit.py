@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -33,28 +35,26 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     from gpu_engine.launching.launcher import pick, prepare
 
     spec, base = choice.spec, choice.base
-    words = spec.task.command
-    if words is not None and not any("{batch.per_gpu}" in word for word in words):
-        raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
-                        "one")
-    if spec.devices.hosts or spec.parallel.nodes > 1:
-        raise UserError("fit tries one machine: run it on each")
+    fit.require_triable(spec)
     if write and base is None:
         raise UserError("--write needs a preset to write into")
     first = prepare(spec, base=base)
     inventory = first.inventory
     spec = pick(spec, inventory)
-    limit = _bytes(memory) if memory is not None else None
+    limit = to_bytes(memory) if memory is not None else None
     devices = [d for d in map(inventory.find, spec.devices.ids or ()) if d is not None]
     if all(d.is_cpu for d in devices):
         if limit is None:
             raise UserError("on CPU slots say what a rank may use, for example --memory 2GiB")
     elif limit is not None:
         raise UserError("--memory is for CPU slots: a GPU has its own limit")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, or panel: as Ctrl-C
+        signal.signal(number, lambda received, _: signal.raise_signal(signal.SIGINT))
+    unit = first.plan.unit
     room = limit or min((d.memory_total for d in devices if d.memory_total), default=None)
     hold = leases.Hold(leases.new_name(), f"fit of {spec.name}", None)
     with leases.acquire(paths.leases_folder(), devices, None, hold=hold):
-        trials = fit.search(lambda size: _tried(spec, size, limit, as_json), room)
+        trials = fit.search(lambda size: _tried(spec, size, limit, unit), room)
     batch = first.plan.batch
     largest = max((t.size for t in trials if t.fits), default=None)
     if largest is not None:
@@ -66,10 +66,10 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
                       "trials": [asdict(t) for t in trials],
                       "proposal": asdict(proposed) if proposed else None}))
     else:
-        _print(trials, knee)
+        for line in lines(trials, unit):
+            echo(line)
         if largest is None:
             raise UserError(fit.advice(spec, trials))
-        unit = "slot" if inventory.is_cpu else "GPU"
         echo(f"\nfits: up to {largest:,} per {unit}")
         if proposed is not None:
             echo(proposed.sentence(unit) + f": --set batch.meaning=per_gpu --set batch.size="
@@ -84,66 +84,67 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
         echo(f"written into {path}", err=True)
 
 
-def _tried(spec: RunSpec, size: int, memory: int | None, quiet: bool) -> fit.Trial:
-    """Train a few steps with so many examples per GPU, in a run that is removed."""
+def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial:
+    """Train a few steps with so many examples per GPU, in a run that is removed. Ctrl-C ends it."""
     from gpu_engine.cli import watch
     from gpu_engine.launching.launcher import prepare, start
     from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.runs.follow import Follower
     from gpu_engine.sweep import figures
 
     watch.hold()
+    echo(f"{size:,} per {unit}: ", err=True, nl=False)
     with fit.limited(memory):
         prepared = prepare(fit.trial_spec(spec, size))
         run = start(prepared, tell=False)
-    follower, progress = watch.Follower(run), fit.Progress(prepared.plan.world_size)
-    asked = False
-
-    def look(last: bool) -> None:
-        nonlocal asked
-        for rank, event in follower.poll(budget=1.0):
-            progress.fold(rank, event)
-        if progress.done and not asked and not last:
-            asked = True
-            with suppress(UserError):  # it has just ended by itself
-                run.stop(now=True)
-
+    follower, progress = Follower(run), fit.Progress(prepared.plan.world_size)
+    live, asked = True, False
     try:
-        state = watch.watch(follower, quiet=True, each=look)
-        if state.state == "stopped" and not asked:
-            raise click.Abort
+        while live:
+            watch.release()
+            live = run.state().live
+            for rank, event in follower.poll(budget=2.0):
+                progress.fold(rank, event)
+            if live and progress.done and not asked:
+                asked = True
+                with suppress(UserError):  # it has just ended by itself
+                    run.stop(now=True)
+            if live:
+                follower.wait(0.25)
+        if follower.state.state == "stopped" and not asked:
+            raise UserError(f"the trial of {size:,} per {unit} was stopped: nothing is known of it")
         rate = figures.of(run.path).samples_per_s
-        found = fit.outcome(size, progress.done, state, follower, rate)
+        found = fit.outcome(size, progress.done, follower.state, follower, rate)
+    except KeyboardInterrupt:
+        echo("stopped: the trial is removed, and nothing of it is kept", err=True)
+        raise
     finally:
-        if run.state().live:  # after a fault of ours
-            with suppress(UserError):
-                run.stop(now=True)
+        watch.hold()  # what is removed is removed whole
+        with suppress(UserError):
+            run.stop(now=True)
         while run.state().live:
             time.sleep(0.05)
         Removal().remove(run)
-    if not quiet:
-        echo(f"{size:,}: " + (f"fits, {units.size(found.memory)}" if found.fits and found.memory
-                              else "fits" if found.fits else clean(found.why or "", 200)),
-             err=True)
+    echo(f"fits, {units.size(found.memory)}, {units.pace(found.samples_per_s, None)}"
+         if found.fits else clean(found.why or "", 200), err=True)
     return found
 
 
-def _print(trials: list[fit.Trial], knee: fit.Trial | None) -> None:
-    best = max((t.samples_per_s or 0.0 for t in trials), default=0.0)
-    rows = [("per GPU", "memory", "examples/s", "")]
-    rows += [(f"{t.size:,}", units.size(t.memory) if t.memory else "", f"{t.samples_per_s:,.0f}"
-              if t.samples_per_s else "", ("━" * round(20 * (t.samples_per_s or 0.0) / best)
-                                           if best else "")
-              + (" knee" if t is knee else "") if t.fits else "does not fit")
-             for t in sorted(trials, key=lambda t: t.size)]
-    for line in table(rows):
-        echo(line)
+def lines(trials: Sequence[fit.Trial], unit: str) -> list[str]:
+    """A table of the trials, with a chart of their rates."""
+    best, knee = max((t.samples_per_s or 0.0 for t in trials), default=0.0), fit.knee(trials)
+    return table([(f"per {unit}", "memory", "examples/s", ""), *(
+        (f"{t.size:,}", units.size(t.memory) if t.memory else "",
+         units.short(t.samples_per_s) if t.samples_per_s else "",
+         ("━" * round(20 * (t.samples_per_s or 0.0) / best) if best else "") + " knee" * (t is knee)
+         if t.fits else "does not fit") for t in sorted(trials, key=lambda t: t.size))])
 
 
-def _bytes(text: str) -> int:
+def to_bytes(text: str) -> int:
     """ "2GiB" in bytes; a plain number is of bytes. Raises UserError."""
     found = _SIZE.fullmatch(text.strip())
     power = " KMGT".index((found[2] or " ").upper()) if found else 0
     size = int(float(found[1]) * 1024 ** power) if found else 0
     if size < 1 << 20:
-        raise UserError(f"--memory {text}: no size; give 2GiB or 800MiB")
+        raise UserError(f"{text}: no size of memory; give 2GiB or 800MiB")
     return size

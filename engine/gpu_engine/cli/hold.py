@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -60,6 +61,10 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     hold = leases.Hold(leases.new_name(), why or clean(" ".join(command), 60),
                        time.time() + seconds if seconds else None)
     lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold)
+    if ids is not None:
+        with lease.pop_all() as kept:  # let go again where a device is refused
+            _look(inventory, devices)
+            lease = kept.pop_all()
     use_log.hold_began(hold, devices)
     lease.callback(use_log.hold_ended, hold.name)
     names = ", ".join(d.label for d in devices)
@@ -119,6 +124,21 @@ def _chosen(count: int | None, ids: str | None) -> tuple[Inventory, list[Device]
         there = ", ".join(d.id for d in inventory.devices)
         raise UserError(f"there is no device {', '.join(missing)}; there are {there}")
     return inventory, [device for _, device in devices if device is not None]
+
+
+def _look(inventory: Inventory, devices: Sequence[Device]) -> None:
+    """Refuse devices that can't be used, and say who is on the others: a hold keeps runs away, and
+    no program that is there already. Raises UserError."""
+    from gpu_engine.devices import availability, sampler
+
+    shot = sampler.take_several(replace(inventory, devices=tuple(devices)), readings=0)[-1]
+    for sample in shot.samples:
+        label, why = sample.device.label, availability.in_the_way(sample, now=shot.taken)
+        if sample.problem:
+            raise UserError(f"{label} can't be used: {why}. Hold another; -n 1 takes the freest")
+        if why:
+            echo(f"warning: {label} is in use: {why}. A hold does not end that; -n 1 in place of "
+                 "--devices holds a free device", err=True)
 
 
 def _now() -> float:

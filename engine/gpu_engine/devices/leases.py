@@ -139,8 +139,9 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str | None, share: 
                             f"{reason(error)} (with {VARIABLE} set to nothing the run starts "
                             "without the folder of all users)") from error
         if time.monotonic() > end:
-            raise UserError("; ".join(refused) + ". Take other devices, wait until it ends, or "
-                            "share on purpose")
+            raise UserError("; ".join(refused) + (
+                ". Take other devices, or wait until it ends" if hold is not None else
+                ". Take other devices, wait until it ends, or share on purpose"))
         time.sleep(0.01)
 
 

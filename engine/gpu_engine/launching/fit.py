@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import paths, units
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside, write_json
 from gpu_engine.devices.records import Device
 from gpu_engine.events.schema import Event, Memory, Step
+from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch
 from gpu_engine.spec.schema import RunSpec
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 STEPS = 3
 """Of a trial at least: it ends with the first look at its memory after them."""
 _NO_END = 1 << 30
+_LONGEST = 3600.0
+"""Seconds from the first step on after which a trial ends by itself, should nobody be there to end
+it."""
 FIRST, SECOND = 4, 16
 """Examples per GPU that are tried first."""
 _MOST = 10
@@ -124,6 +129,16 @@ def proposal(batch: Batch, most: int) -> Batch | None:
                                            batch.global_size, size)
 
 
+def require_triable(spec: RunSpec) -> None:
+    """Raises UserError where nothing can be tried for `spec`."""
+    words = spec.task.command
+    if words is not None and "batch.per_gpu" not in own_command.used(words):
+        raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
+                        "one")
+    if spec.devices.hosts or spec.parallel.nodes > 1:
+        raise UserError("fit tries the devices of one machine: run gpu-engine fit on each")
+
+
 def trial_spec(spec: RunSpec, size: int) -> RunSpec:
     """The spec of a throwaway run. The devices are held by whoever tries."""
     return replace(
@@ -132,7 +147,8 @@ def trial_spec(spec: RunSpec, size: int) -> RunSpec:
         devices=replace(spec.devices, share=True),
         train=replace(spec.train, steps=_NO_END, epochs=None, checkpoint_every=0, eval_every=0,
                       restarts=0, best=None)
-        if spec.task.command is None else spec.train)
+        if spec.task.command is None else spec.train,
+        run=replace(spec.run, limit=_LONGEST, limit_from="step"))
 
 
 class Progress:
@@ -225,5 +241,5 @@ def advice(spec: RunSpec, trials: Sequence[Trial]) -> str:
     ways = [] if spec.amp.dtype != "off" else ["amp.dtype=bf16 halves the activations"]
     ways += ["recomputing them in the backward pass (torch.utils.checkpoint)",
              "a smaller model or shorter input"]
-    return f"not even {least.size} per GPU trains: {least.why}. Where it is memory, this helps: " \
+    return f"not even {least.size} per device trains: {least.why}. Where it is memory, this helps: " \
            + "; ".join(ways)

@@ -35,7 +35,7 @@ from gpu_engine.spec.catalog import TaskField, TaskInfo, key_docs
 from gpu_engine.spec.schema import SECTIONS, keys
 from gpu_engine.spec.typed_command import one_line
 from gpu_panel.common.choice import Choice
-from gpu_panel.common.painting import put_lines
+from gpu_panel.common.painting import put
 from gpu_panel.common.picking import pick
 from gpu_panel.common.rows import cells, fit
 from gpu_panel.launch.draft import Draft
@@ -164,7 +164,7 @@ class FieldRow(Horizontal):
     def __init__(self, head: str, fields: Sequence[tuple[str, Widget]]) -> None:
         super().__init__(*(widget for _, widget in fields), classes="row")
         self._head, self._labels = head, fields
-        self._problems: Static | None = None
+        self._below: Static | None = None
         self.adapt()
 
     def adapt(self) -> None:
@@ -185,13 +185,17 @@ class FieldRow(Horizontal):
                 text = fit(text, max(at, _HEAD)) + fit(label, _LABEL - 1)
         return Content.styled(text, "$text-muted")
 
-    def show(self, problems: Sequence[str]) -> None:
-        if self._problems is None:
-            if not problems or not isinstance(self.parent, Widget):
+    def show(self, problems: Sequence[str], note: str | None = None) -> None:
+        """Show these below the fields, and what else is to be said of them."""
+        lines = [Content.styled(p, "$text-error") for p in problems]
+        lines += [Content.styled(note, "$text-accent")] if note else []
+        if self._below is None:
+            if not lines or not isinstance(self.parent, Widget):
                 return
-            self._problems = Static("", classes="problem")
-            self.parent.mount(self._problems, after=self)
-        put_lines(self._problems, problems)
+            self._below = Static("", classes="below")
+            self.parent.mount(self._below, after=self)
+        put(self._below, Content("\n").join(lines))
+        self._below.display = bool(lines)
 
 
 class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would scroll
@@ -209,6 +213,8 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         self.draft = draft
         self._own_class = False
         """Whether "own task class" was chosen, and nothing typed yet."""
+        self.fits: str | None = None
+        """What is known of the largest batch that fits, for `show_problems`."""
         self._rows: list[tuple[FieldRow, list[Field]]] = []
         self._params: list[tuple[FieldRow, list[Field]]] = []
         self._widgets: dict[str, Choice | Input] = {}
@@ -363,7 +369,8 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
                 mine = by_field[field.key] if self._widgets[field.key].display else []
                 self._widgets[field.key].set_class(bool(mine), "-invalid")
                 texts += [_problem(p, field.label if len(parts) > 1 else "") for p in mine]
-            row.show(texts)
+            told = any(field.key == "batch.size" for field in parts)
+            row.show(texts, clean(self.fits) if told and self.fits else None)
 
     def labels(self, problems: Sequence[Problem]) -> list[str]:
         """For each problem the label of the field below which it stands; "" for none."""

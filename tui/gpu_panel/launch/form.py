@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -41,7 +41,7 @@ class FormPane(Vertical, Pane):
     CALLED = "the launch form"
     KEYS = keys.of("form")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"save"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"save", "fit"})
     HELP = """Type what to train and how. An empty field takes the default that is shown in it.
 Problems are shown below their fields, and you can launch once there are none. Up and down go from
 field to field; left and right choose between options, enter or space shows all of them. While you
@@ -116,9 +116,19 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._fields is not None:
             self.border_title = Content(f"{self.TITLE} ─ {clean(self._fields.draft.title)}")
 
+    def put(self, texts: Mapping[str, str]) -> None:
+        """Put these texts into the fields of their keys."""
+        if self._fields is not None:
+            for key, text in texts.items():
+                self._fields.draft.put(key, text)
+            self._fields.fill()
+            self._edited()
+
     def show_review(self, review: Review) -> None:
         self._problems = review.problems
         if self._fields is not None:
+            if review.plan is not None:
+                self._fields.fits = review.plan.fits
             self._fields.show_problems(review.problems)
             self._fields.show_interpreter(review.interpreter)
 
@@ -176,6 +186,9 @@ type in a field, digits and letters go into it: esc leaves it."""
     def action_page(self, step: int) -> None:
         if self._fields is not None:
             self._fields.scroll_relative(y=step * self._fields.size.height, animate=False)
+
+    async def action_fit(self) -> None:
+        await self.app.run_action("fit", self.screen)
 
     async def action_leave(self) -> None:
         await self.app.run_action("leave", self.screen)

@@ -56,7 +56,7 @@ class LaunchScreen(PaneScreen):
     front, -detail whether the details of a device are open; the style sheet does the rest."""
 
     SCOPE = "launch"
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"launch", "queue", "fit"})
     PANES = (DevicesPane, DetailPane, FormPane, PlanPane, RunsPane, PreviewPane)
     AUTO_FOCUS = "#devices"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (150, "-roomy")]  # noqa: RUF012
@@ -226,6 +226,8 @@ class LaunchScreen(PaneScreen):
         """What goes on without the panel: "2 runs go on, 1 waits in the queue; gpu-panel shows them
         again."; else ""."""
         live, waiting = self.runs.live, self.runs.waiting
+        if live and any(w.group == "trials" and not w.is_finished for w in self.app.workers):
+            live -= 1  # a trial of what fits, which ends with the panel
         parts = [f"{live:,} run{' goes' if live == 1 else 's go'} on"] if live else []
         if waiting:
             parts.append(f"{waiting:,} {'' if live else 'run' + 's' * (waiting > 1) + ' '}"
@@ -387,6 +389,25 @@ class LaunchScreen(PaneScreen):
             self.action_pane("runs")
             self.runs.go_to(queued.run.id)
 
+    @guarded("fit", exclusive=True)
+    async def action_fit(self) -> None:
+        """Try what fits, and put what is proposed into the form if the person wants that."""
+        found = await self._reviewed() if self.form.ready else None
+        if found is None:
+            self.notify("Still looking for devices", severity="warning")
+            return
+        if found.plan is None:
+            self._go_to_problem(found.problems, "Can't try what fits")
+            return
+        from gpu_panel.launch.fitting import ask_and_fit
+
+        shot = self.source.snapshot
+        batch = await ask_and_fit(self.app, self.draft.spec(), found.plan, shot and shot.host)
+        if batch is not None:
+            self.form.put({"batch.meaning": batch.meaning, "batch.size": str(batch.size),
+                           "batch.accumulate": str(batch.accumulate)})
+        self.review_now()  # it says what is known now
+
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
         where something is. Raises SpecError with what the hosts have said."""
@@ -399,11 +420,11 @@ class LaunchScreen(PaneScreen):
         spec, base = self.draft.spec(), self.draft.base
         return await in_thread(lambda: launcher.prepare(spec, base=base))
 
-    def _go_to_problem(self, problems: Sequence[Problem]) -> None:
-        """Say why the draft can't be launched, and go to the field with the problem."""
+    def _go_to_problem(self, problems: Sequence[Problem], title: str = "Can't launch") -> None:
+        """Say what is wrong with the draft, and go to the field with the problem."""
         if problems:
             first = problems[0]
-            self.notify(str(first), title="Can't launch", severity="error", markup=False)
+            self.notify(str(first), title=title, severity="error", markup=False)
             self.action_pane("devices" if first.key.startswith("devices.") else "form")
             self.form.focus_problem()
 
