@@ -181,7 +181,7 @@ def test_what_a_preset_shares_is_shared_by_a_run_that_waits():
 
 def test_two_devices_keys_of_one_command_line_are_refused_as_by_the_engine():
     draft, said = first_draft("default", ("devices.hosts=gpu1:0", "devices.pick=2"), None)
-    assert "give this or devices.hosts, not both" in str(said)
+    assert "devices.hosts names devices (gpu1:0), and this chooses them" in str(said)
     assert draft.spec() == presets.load("default").spec
 
 
