@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from textual.app import App
 from textual.widgets import Input
 
-from gpu_panel.common.picking import Palette, pick
+from gpu_panel.common.picking import pick
 
 from ..panel_kit import until
 
 
-async def test_enter_before_the_list_has_followed_what_was_typed():
+async def test_enter_takes_what_was_typed_whether_or_not_the_list_has_followed():
     chosen: list[str] = []
+    over = asyncio.Event()
     async with App[None]().run_test() as pilot:
-        pick(pilot.app, "a field", [(name, "", lambda name=name: chosen.append(name))
-                                    for name in ("task", "train.lr", "batch.size")])
-        await pilot.pause()
-        typed = pilot.app.screen.query_one(Input)
-        assert isinstance(pilot.app.screen, Palette)
-        typed.insert_text_at_cursor("size")
-        await typed.action_submit()  # in the same moment
-        await until(pilot, lambda: chosen)
-    assert chosen == ["batch.size"]
+        app = pilot.app
+        app.run_worker(over.wait())  # as the panel's own, which read devices
+        for times, listed in enumerate((False, True), 1):
+            pick(app, "a field", [(name, "", lambda name=name: chosen.append(name))
+                                  for name in ("task", "train.lr", "batch.size")])
+            await pilot.pause()
+            palette = app.screen
+            typed = palette.query_one(Input)
+            typed.insert_text_at_cursor("size")
+            if listed:
+                await until(pilot, lambda palette=palette: not any(
+                    w.node is palette for w in app.workers))
+            await typed.action_submit()
+            await until(pilot, lambda times=times: len(chosen) == times)
+        over.set()
+    assert chosen == ["batch.size"] * 2

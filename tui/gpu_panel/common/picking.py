@@ -23,9 +23,9 @@ class Palette(CommandPalette):
 
     async def on_input_submitted(self) -> None:
         """Wait for the list before Textual takes its highlighted line."""
-        with suppress(WorkerCancelled):
-            await self.workers.wait_for_complete(
-                [w for w in self.workers if w.node is self and not w.is_cancelled])
+        for worker in [w for w in self.workers if w.node is self and not w.is_cancelled]:
+            with suppress(WorkerCancelled):
+                await worker.wait()
 
 
 def pick(app: App[Any], wanted: str, entries: Sequence[Entry]) -> None:
