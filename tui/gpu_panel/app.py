@@ -274,8 +274,8 @@ class PanelApp(ThemedApp):
         return call
 
     def action_command_palette(self) -> None:
-        """Open the palette, unless it is open."""
-        if not Palette.is_open(self):
+        """Open the palette, unless a list to choose from is open."""
+        if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     # --- failures ------------------------------------------------------------------------------
