@@ -26,6 +26,7 @@ from gpu_panel.alerts.teller import Teller
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.errors import guard, record, sentence, show
 from gpu_panel.common.panes import PaneScreen
+from gpu_panel.common.picking import Palette
 from gpu_panel.launch.device_source import DeviceSource
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.launch.screen import LaunchScreen
@@ -271,6 +272,11 @@ class PanelApp(ThemedApp):
             await self.run_action(action, screen)
 
         return call
+
+    def action_command_palette(self) -> None:
+        """Open the palette, unless a list to choose from is open."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     # --- failures ------------------------------------------------------------------------------
 

@@ -112,7 +112,8 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 
 def _of_devices(found: Any) -> str:
     free = [d["id"] for d in found["devices"] if d["state"] == "free"]
-    return f"{len(free)} of {len(found['devices'])} devices are free: {', '.join(free) or 'none'}"
+    return f"{len(free)} of {len(found['devices'])} devices are free" + (
+        f": {', '.join(free)}" if free else "")
 
 
 def _of_plan(found: Any) -> str:

@@ -90,7 +90,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     elif not rows:
         echo("no runs yet; gpu-engine run default starts one", err=True)
     elif more:
-        echo(f"and {more:,} {'older ones' if order == 'created' and not reverse else 'more'}; "
+        echo(f"and {more:,} {'older' if order == 'created' and not reverse else 'more'}; "
              "-n shows more", err=True)
 
 

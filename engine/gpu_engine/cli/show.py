@@ -97,8 +97,8 @@ def show(run: str, as_json: bool) -> None:
              f"{', at its last heartbeat' if view.rank in state.unheard else ''}  "
              f"step {units.count(view.step)}{total}{_training(view)}  "
              f"loss {units.loss(view.loss)}  "
-             f"{units.pace(view.samples_per_s, view.steps_per_s)}  "
-             f"host {units.gib(view.rss)} GiB"
+             f"{units.pace(view.samples_per_s, view.steps_per_s)}"
+             + (f"  host {units.gib(view.rss)} GiB" if view.rss is not None else "")
              + (f"  GPU allocated/reserved/peak {memory}" if memory else ""))
         if (parts := steps.of_last(view)) is not None:
             echo(f"  {steps.line(parts)}")
@@ -150,7 +150,9 @@ def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
 
 
 def _busy(view: RankView, *, live: bool) -> str:
-    return f"{'' if live else 'ended in '}{view.busy}" if view.busy else "not started"
+    if not view.busy:
+        return "not started" if live else "has recorded nothing"
+    return view.busy if live else f"ended in {view.busy}"
 
 
 def _training(view: RankView) -> str:

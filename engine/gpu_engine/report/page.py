@@ -42,7 +42,7 @@ def of_all(snapshots: Sequence[Snapshot]) -> list[Section]:
                                                                   for line in lines))
                                  if lines else Text(("No runs yet.",))]
     if more:
-        found.append(Text((f"and {more:,} older ones",)))
+        found.append(Text((f"and {more:,} older",)))
     sections = [Section("Devices", (_devices(snapshots),)), Section("Runs", tuple(found))]
     runs = folder.all_runs()[:LISTED]
     for run in [run for run in runs if run.state().live] or runs[:1]:

@@ -167,7 +167,7 @@ def test_what_a_rank_does():
     assert words([view(0), view(1)]) == "forward"
     assert words([view(0, phase=None)]) == "starting"
     assert words([RankView(0)]) == "not started yet"
-    assert words([RankView(0)], live=False) == "never started"
+    assert words([RankView(0)], live=False) == "has recorded nothing"
     assert words([view(0, outcome="completed")]) == "✓ completed"
     failed = view(0, error=Error("OutOfMemoryError", "", None, None, None))
     assert words([failed]) == "✗ OutOfMemoryError"

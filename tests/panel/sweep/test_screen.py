@@ -114,6 +114,16 @@ async def test_a_picture_of_its_table(monkeypatch):
 # --- A sweep's line in the list, and its table as rows, for any width ---
 
 
+async def test_the_line_of_a_sweep_names_the_best_by_its_own_value(monkeypatch):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=1e-3,3e-4", run={"best": "max:accuracy"})
+    for run, losses, accuracy in zip(made.runs, ([0.1], [2.0]), (0.25, 0.75), strict=True):
+        ended(run, losses, evaluation={"accuracy": accuracy})
+    async with panel(slots(1), size=(160, 48)) as (pilot, screen):
+        listed = await at_the_runs(pilot, screen, 2)
+        await until(pilot, lambda: "best 0.750 · lr=3e-4" in shown(listed))
+
+
 def text(line) -> str:
     return "".join(part for part, _ in line).rstrip()
 

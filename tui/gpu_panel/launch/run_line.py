@@ -73,7 +73,9 @@ class RunLine:
     seconds: float | None = None
     sweep: Member | None = None
     best: float | None = None
-    """Of a member of a sweep that has ended: its best loss."""
+    """Of a member of a sweep that has ended: its best value, by which runs are compared."""
+    largest: bool = False
+    """Whether the greatest of these is the best."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """The keys of its spec, and their values as text."""
     read: bool = True
@@ -490,7 +492,7 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     said += [(f"{counts['stopped']} stopped", "dim")] if counts["stopped"] else []
     done = [one for one in line.members if one.best is not None and one.state == "completed"]
     if done:
-        best = min(done, key=lambda one: one.best or 0.0)
+        best = min(done, key=lambda one: (one.best or 0.0) * (-1 if one.largest else 1))
         said += [(f"best {units.loss(best.best)}", "good")]
         if best.sweep is not None and best.sweep.values:
             from gpu_engine.sweep.table import short  # only where there are sweeps

@@ -50,7 +50,7 @@ def doing(view: RankView, peers: Peers, now: float, *, live: bool,
         return f"{mark} {clean(view.outcome, 20)}".lstrip(), \
             "bad" if view.outcome == "failed" else "dim"
     if view.beat is None:
-        return ("not started yet", "dim") if live else ("never started", "warn")
+        return ("not started yet", "dim") if live else ("has recorded nothing", "warn")
     phase = clean(view.phase or "starting", 20)
     if not live:
         return f"ended in {phase}", "warn"
