@@ -87,6 +87,17 @@ def read_inside(folder: Path, name: str, most: int = MOST) -> bytes:
         return read_bounded(file, most)
 
 
+def end_inside(folder: Path, name: str, most: int) -> bytes:
+    """The last `most` bytes of the file `name` inside `folder`, whatever its size; none if it can't
+    be read."""
+    try:
+        with file_inside(folder, name) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def json_inside(folder: Path, name: str) -> object | None:
     """The JSON value in the file `name` inside `folder`; None if it is missing, unreadable, larger
     than `MOST` or not JSON."""

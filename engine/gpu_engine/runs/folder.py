@@ -242,8 +242,8 @@ class Run:
         finally:
             os.close(fd)
 
-    def _wait_for_supervisor(self, seconds: float = 5.0) -> State:
-        end = time.monotonic() + seconds
+    def _wait_for_supervisor(self) -> State:
+        end = time.monotonic() + 5
         while (state := self.state()).pid is None and state.live and time.monotonic() < end:
             time.sleep(0.05)
         return state

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpu_engine.common import only_look
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, json_inside
+from gpu_engine.common.files import end_inside, json_inside
 from gpu_engine.common.paths import runs_folder
 from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
@@ -132,7 +132,7 @@ def _note(run: Run, before: Job, now: Job) -> None:
 def _cause(run: Run, job: Job) -> Cause | None:
     """Why a job's run has failed, by what its ranks have recorded and srun says of how they ended:
     who was killed has recorded nothing."""
-    said = _tail(run.path / jobs.OUTPUT)
+    said = end_inside(run.path, jobs.OUTPUT, _END)
     nodes, ended = {}, []
     for node, task, code, name in _TASK.findall(said):
         status = int(code) if code else -_SIGNALS.get(name.decode().strip(), signal.SIGKILL)
@@ -163,19 +163,9 @@ def _last_words(run: Path) -> str | None:
 
 def _last_line(path: Path) -> str | None:
     """The last line of a file in a run folder that is not Slurm's noise."""
-    lines = _tail(path).decode(errors="replace").splitlines()
+    lines = end_inside(*inside(path), _END).decode(errors="replace").splitlines()
     told = (clean(line).strip() for line in reversed(lines))
     return next((line for line in told if line and not _NOISE.match(line)), None)
-
-
-def _tail(path: Path) -> bytes:
-    """The end of a file in a run folder; empty where it can't be read."""
-    try:
-        with file_inside(*inside(path)) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
-            return file.read(_END)
-    except OSError:
-        return b""
 
 
 def stop(run: Run, *, now: bool = False) -> None:
