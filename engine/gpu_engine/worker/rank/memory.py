@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ...common import files, units
+from ...common import files, procs, units
 from ...events import schema
 from ...events.paths import SNAPSHOT, TRACES
 from . import torch_private
@@ -111,12 +111,9 @@ def _rss() -> int | None:
 
 
 def _rss_peak() -> int | None:
-    """VmHWM of proc(5), in bytes: getrusage's ru_maxrss is inherited over exec."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return None
+    """In bytes: getrusage's ru_maxrss is inherited over exec."""
+    words = procs.status("self", "VmHWM").split()
+    return int(words[0]) << 10 if words else None
 
 
 # ------------------------------------------------------------------------------------------------

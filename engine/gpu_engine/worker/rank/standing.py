@@ -188,10 +188,9 @@ def _will_answer() -> None:
 def _fetching(pid: int) -> str | None:
     """The line at which a loader's worker is fetching examples; None: it is none, or does not."""
     try:
-        folder, caught = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/status").read_text()
-        answers = [fd for fd in folder.iterdir() if str(fd.readlink()).startswith(
-            f"/memfd:{_ANSWER}")]
-        if not answers or not int(caught.split("SigCgt:")[1].split()[0], 16) >> _ASK - 1 & 1:
+        answers = [fd for fd in Path(f"/proc/{pid}/fd").iterdir()
+                   if str(fd.readlink()).startswith(f"/memfd:{_ANSWER}")]
+        if not answers or not procs.catches(pid, _ASK):
             return None
         with max(answers, key=lambda fd: int(fd.name)).open() as file:
             before = file.seek(0, os.SEEK_END)
@@ -204,7 +203,7 @@ def _fetching(pid: int) -> str | None:
                 if text and text == last:  # it is written in pieces
                     break
             main = text.rpartition("(most recent call first):")[2]
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
         return None
     frames = [(file, int(line), name) for file, line, name in _FRAME.findall(main)]
     fetches = next((i for i, f in enumerate(frames) if f[0].endswith("data/_utils/fetch.py")), 0)
