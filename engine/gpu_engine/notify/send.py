@@ -34,7 +34,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -117,11 +116,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None  # it is then answered as any other status
 
 
-def _try(post: Post) -> tuple[Result, bool]:
+def _try(request: urllib.request.Request) -> tuple[Result, bool]:
     """Send a request once, through a proxy if the environment names one: how that went, in our own
     words, and whether another try may help."""
-    request = urllib.request.Request(post.url, post.body, {  # its scheme: see `config`
-        "User-Agent": f"gpu-panel/{version()}", **post.headers})
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(
         context=ssl.create_default_context()))
     try:
@@ -197,16 +194,7 @@ _TAG = {"finished": "white_check_mark", "failed": "x", "lost": "x", "stalled": "
 _MARKDOWN = re.compile(r"([\\*_~`|>#\[\]()<-])")
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
-    """One request."""
-
-    url: str = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    body: bytes
-
-
-def post(to: To, message: Message) -> Post:
+def post(to: To, message: Message) -> urllib.request.Request:
     """The request that tells `to` of `message`. `to` is of any kind but "command"."""
     url, value = to.url, message.to_dict()
     if to.kind == "ntfy":
@@ -222,10 +210,11 @@ def post(to: To, message: Message) -> Post:
         if len(text) > _DISCORD_MOST:
             text = text[:_DISCORD_MOST - 1].rstrip("\\") + "…"
         value = {"content": text, "allowed_mentions": {"parse": []}}
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", "User-Agent": f"gpu-panel/{version()}"}
     if to.token is not None:
         headers["Authorization"] = f"Bearer {to.token}"
-    return Post(url, headers, json.dumps(value, allow_nan=False).encode())
+    body = json.dumps(value, allow_nan=False).encode()
+    return urllib.request.Request(url, body, headers)  # its scheme: see `config`
 
 
 def _ntfy(url: str) -> tuple[str, str]:

@@ -99,7 +99,8 @@ def _query(runs: Sequence[tuple[Run, Job]]) -> None:
         now = _now(job, seen.get(job.id), why)
         if now.over and now.state not in ("CANCELLED", jobs.GONE):
             cause = _cause(run, now)
-            words = cause.line if cause is not None else _last_words(run.path)
+            words = cause.line if cause is not None else \
+                _last_line(run.path / jobs.OUTPUT) or _last_line(log_path(run.path, 0))
             now = replace(now, words=words or now.words)
             _explain(run, cause)
         _note(run, job, now)
@@ -155,12 +156,6 @@ def _explain(run: Run, cause: Cause | None) -> None:
             run.write_state(replace(state, reason=cause.line, cause=cause))
 
 
-def _last_words(run: Path) -> str | None:
-    """The last line that the job's script wrote or, if that is not told, rank 0; None if neither
-    has written any."""
-    return _last_line(run / jobs.OUTPUT) or _last_line(log_path(run, 0))
-
-
 def _last_line(path: Path) -> str | None:
     """The last line of a file in a run folder that is not Slurm's noise."""
     lines = end_inside(*inside(path), _END).decode(errors="replace").splitlines()
@@ -203,7 +198,7 @@ def _end(run: Run, job: Job, now: bool) -> None:
     # Not even where the nodes don't see the file yet that ask_to_stop has written, and not if
     # Slurm itself would begin it again, as after a node's failure.
     with contextlib.suppress(SlurmError):
-        commands.no_requeue(job.id)
+        commands.call(["scontrol", "update", f"JobId={job.id}", "Requeue=0"])
     if now:
         # The step, by its number, is killed at once; a job that is killed gets SIGTERM before,
         # and its ranks would save.
