@@ -36,7 +36,7 @@ def of_all(snapshots: Sequence[Snapshot]) -> list[Section]:
     """Devices and the newest runs; then each run that is live, or the newest. `snapshots`: the last
     ones, newest last."""
     now = time.time()
-    rows, more = listing.found_runs(parse(""), LISTED, listing.Order("created", False, now))
+    rows, more = listing.found_runs(parse(""), LISTED, now)
     heads, lines = listing.cells(rows, now)
     found: list[Table | Text] = [Table(heads, tuple(lines), tuple(f"#{_quoted(line[0])}"
                                                                   for line in lines))
