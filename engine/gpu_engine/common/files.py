@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -310,6 +311,14 @@ def open_file(path: Path) -> BufferedReader:
     except BaseException:
         os.close(fd)
         raise
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; "uid 1234" if the machine knows none, as in a container."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def reason(error: OSError) -> str:

@@ -7,7 +7,6 @@ show which rank failed first.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,10 @@ from dataclasses import dataclass, field
 from gpu_engine.common import floors
 from gpu_engine.common.errors import with_type
 from gpu_engine.diagnose.hangs import Standstill
-from gpu_engine.events import notices, schema
+from gpu_engine.events import notices, schema, writer
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
-from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor.cause import Failure
@@ -218,8 +216,6 @@ def warn(run: Run, rank: int, text: str) -> None:
 def append(run: Run, rank: int, event: schema.Event) -> None:
     """Write an event into a rank's record, beside its own. An error is logged."""
     try:
-        writer = EventWriter(run.events(rank))
-        with contextlib.closing(writer):
-            writer.write(encode(event))
+        writer.append(run.events(rank), event)
     except OSError as err:
         log.warning("rank %d: %s", rank, err)
