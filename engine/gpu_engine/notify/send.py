@@ -33,7 +33,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -61,34 +61,28 @@ Result = str | None
 """Why a message was not delivered; None: it was."""
 
 
-def deliver_all(to: Iterable[To], message: Message,
-                done: Callable[[To, Result], object] = lambda to, result: None,
-                ) -> list[tuple[To, Result]]:
-    """Deliver `message` to all entries at once, each in a thread of its own, and return how that
-    went, in their order. `done` is called with each as it is known, in this thread.
+def deliver_all(to: Iterable[To], message: Message) -> Iterator[tuple[To, Result]]:
+    """Deliver `message` to all entries at once, each in a thread of its own. Yields how that went
+    for each as it is known.
 
     A thread whose time is up is left behind: looking up a host can't be interrupted, and a socket's
     own timeout begins anew with each byte of an answer that drips.
     """
-    entries = list(to)
+    entries = dict(enumerate(to))
     # Not SimpleQueue: in Python 3.11 and 3.12 its `get(timeout=…)` may wait for ever if a signal
     # comes just as the time is over (Modules/_queuemodule.c).
     known: queue.Queue[tuple[int, Result]] = queue.Queue()
-    for number, entry in enumerate(entries):
+    for number, entry in entries.items():
         threading.Thread(target=lambda n=number, e=entry: known.put((n, deliver(e, message))),
                          daemon=True).start()
-    results: dict[int, Result] = {}
     until = time.monotonic() + IN_ALL
-    while len(results) < len(entries):
+    while entries:
         try:
-            late = [known.get(timeout=max(until - time.monotonic(), 0.0))]
+            number, result = known.get(timeout=max(until - time.monotonic(), 0.0))
         except queue.Empty:
-            late = [(number, f"no answer within {IN_ALL:.0f} s") for number in range(len(entries))
-                    if number not in results]
-        for number, result in late:
-            results[number] = result
-            done(entries[number], result)
-    return [(entry, results[number]) for number, entry in enumerate(entries)]
+            number, result = min(entries), f"no answer within {IN_ALL:.0f} s"
+        if number in entries:  # else it was given up, and is known now
+            yield entries.pop(number), result
 
 
 def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time.sleep) -> Result:

@@ -205,12 +205,8 @@ def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
         why = f"{'so far ' * child.running}no Python of it has loaded gpu-panel's hook: it is no " \
             f"Python program, its Python is older than {'.'.join(map(str, floors.PYTHON))}, was " \
             "started with -S, -I or -E, or with another PYTHONPATH"
-    warn(run, child.ranks[0], f"only the output of this process can be shown: {why}")
-
-
-def warn(run: Run, rank: int, text: str) -> None:
-    """Write a warning into a rank's record. An error is logged."""
-    append(run, rank, schema.Warning(text))
+    append(run, child.ranks[0], schema.Warning(
+        f"only the output of this process can be shown: {why}"))
 
 
 def append(run: Run, rank: int, event: schema.Event) -> None:
