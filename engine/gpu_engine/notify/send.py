@@ -145,7 +145,7 @@ def _command(words: tuple[str, ...], message: Message) -> Result:
     it prints is thrown away, as it may have secrets in it."""
     told = {k: v for k, v in os.environ.items() if k not in _OWN}
     for key, value in message.to_dict().items():
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             value = ",".join(map(str, value))
         told[f"GPU_PANEL_NOTIFY_{key.upper()}"] = "" if value is None else str(value)
     try:

@@ -281,7 +281,8 @@ class Run:
     def require_removable(self) -> None:
         """Raise UserError if the run or processes of it still run, if that can't be found out, or
         if the folder is another user's."""
-        trust.require_owner(self.path)
+        if (owner := trust.other_owner(self.path)) is not None:
+            raise UserError(f"run {self.id} is only shown: {self.path}: it belongs to {owner}")
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")

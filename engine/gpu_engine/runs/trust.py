@@ -39,13 +39,6 @@ def why_not_ours(run: Path) -> str | None:
     return None
 
 
-def require_owner(run: Path) -> None:
-    """Raises UserError if the folder `run` is another user's."""
-    owner = other_owner(run)
-    if owner is not None:
-        raise UserError(f"run {run.name} is only shown: {run}: it belongs to {owner}")
-
-
 def whose(path: Path) -> str:
     """"; it belongs to alice", or "" if it is the current user's."""
     owner = other_owner(path)
