@@ -48,6 +48,16 @@ def status(pid: int | str, field: str) -> str:
     return text.partition(f"\n{field}:")[2].partition("\n")[0].strip()
 
 
+def moved(pid: int | str, *fields: str) -> int:
+    """The sum of these fields of /proc/PID/io, in bytes; 0 if they can't be read."""
+    try:
+        text = (PROC / str(pid) / "io").read_text()
+        found = dict(line.split(": ") for line in text.splitlines())
+        return sum(int(found[field]) for field in fields)
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
 def ignores(pid: int, number: int) -> bool:
     """Whether `pid` ignores this signal; False if that is not known."""
     return _has(status(pid, "SigIgn"), number)

@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (\w+)")
 _TRIED_CPU = re.compile(r"you tried to allocate (\d+) bytes", re.IGNORECASE)
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
     """What this process uses now of the host's memory and of each of `gpus` (devices, or indices
     as torch.cuda takes them)."""
     if not gpus:
-        return schema.Memory(_rss(), rss_peak=_rss_peak())
+        return schema.Memory(_of_status("VmRSS"), rss_peak=_of_status("VmHWM"))
     import torch
 
     stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counted on the host, no GPU call
@@ -48,7 +47,7 @@ def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
 
     retries = each("num_alloc_retries")
     return schema.Memory(
-        _rss(), gpu_allocated=each("allocated_bytes.all.current"),
+        _of_status("VmRSS"), gpu_allocated=each("allocated_bytes.all.current"),
         gpu_reserved=each("reserved_bytes.all.current"), gpu_peak=each("allocated_bytes.all.peak"),
         # Asked once of the driver, then kept by torch.
         gpu_total=tuple(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
@@ -103,16 +102,10 @@ def error_event(err: BaseException, phase: str, step: int, *, held_by: tuple[str
                         held_by=held_by, **held)
 
 
-def _rss() -> int | None:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _rss_peak() -> int | None:
-    """In bytes: getrusage's ru_maxrss is inherited over exec."""
-    words = procs.status("self", "VmHWM").split()
+def _of_status(field: str) -> int | None:
+    """A size in /proc/self/status, in bytes. Its peak is this program's: getrusage's ru_maxrss is
+    inherited over exec."""
+    words = procs.status("self", field).split()
     return int(words[0]) << 10 if words else None
 
 
