@@ -18,7 +18,7 @@ WRITING = {
         common/files.py: open in _inside, open in open_inside, open in _replace,
             open_inside in overwrite_inside, write_inside in write_json_inside,
             replace in _replace
-        events/writer.py: KeptFile in __init__, open_inside in append
+        events/writer.py: KeptFile in __init__
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
         notify/journal.py: open_inside in acquire

@@ -140,5 +140,5 @@ def _lines(since: float) -> Iterator[_Line]:
                 file.seek(max(path.stat().st_size - _LONGEST, 0))
                 lines = file.read(_LONGEST).splitlines()
             for line in lines:
-                with contextlib.suppress(msgspec.MsgspecError):
+                with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
                     yield msgspec.json.decode(line, type=_Line)

@@ -138,8 +138,7 @@ def _others(sample: Sample) -> float | None:
 def _is_ours(pid: int) -> bool:
     """Whether this process has started it, or one of those that it has started; or it has ended,
     so that nothing is above it."""
-    above = list(procs.ancestors(pid))
-    return os.getpid() in above or above[-1:] == [pid]
+    return os.getpid() in procs.ancestors(pid) or procs.stat(pid) is None
 
 
 def _short(value: float | None, digits: int) -> float | None:
