@@ -91,11 +91,13 @@ def test_others_count_in_slots_in_which_somebody_looked(home):
 
 @pytest.mark.parametrize("line", ["[]", "{", "{\"hold\": 3}", "{\"hold\": \"x\", \"to\": 1}",
                                   "{\"seen\": 1, \"user\": \"a\", \"devices\": [{}]}",
-                                  "{\"hold\": \"x\", \"from\": \"y\", \"devices\": 7}"])
+                                  "{\"hold\": \"x\", \"from\": \"y\", \"devices\": 7}",
+                                  "{\"user\": \"\udcff\"}"])  # no UTF-8
 def test_odd_lines_are_passed_over(home, line):
     folder = home / "usage"
     folder.mkdir(parents=True)
-    (folder / time.strftime("%Y-%m.jsonl", time.gmtime())).write_text(line + "\n")
+    (folder / time.strftime("%Y-%m.jsonl", time.gmtime())).write_bytes(
+        os.fsencode(line) + b"\n")
     os.mkfifo(folder / "2099-01.jsonl")
     (folder / "2099-02.jsonl").symlink_to("/dev/zero")
     assert use_log.read(0.0, NOW) == ([], 0)
