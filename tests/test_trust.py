@@ -18,7 +18,7 @@ WRITING = {
         common/files.py: open in _inside, open in open_inside, open in _replace,
             open_inside in overwrite_inside, write_inside in write_json_inside,
             replace in _replace
-        events/writer.py: KeptFile in __init__, open_inside in append
+        events/writer.py: KeptFile in __init__
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
         notify/journal.py: open_inside in acquire
@@ -51,7 +51,7 @@ WRITING = {
         code/difference.py: TemporaryDirectory in between
         code/store.py: open in fill, symlink_to in fill
         code/submitted.py: symlink_to in _link_ignored
-        export/targets.py: mkstemp in replacing
+        export/exporter.py: mkstemp in replacing
         training/checkpoint.py: open in write
         training/resuming.py: TemporaryFile in find
         doctor/user_files.py: NamedTemporaryFile in _tried""",

@@ -23,7 +23,7 @@ MAY = {
     "engine/gpu_engine/worker/rank/recorder.py": "a rank",
     "engine/gpu_engine/worker/without_supervisor.py": "a rank",
     "engine/gpu_engine/worker/__main__.py": "a rank: numbers; Python 2 can read it",
-    "engine/gpu_engine/worker/questions.py": "an answer to the engine, which reads it",
+    "engine/gpu_engine/training/export.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/worker/check.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/supervisor/__main__.py": "its log",
     "engine/gpu_engine/sweep/__main__.py": "its log",

@@ -90,6 +90,7 @@ def test_why_a_clock_is_held_down_and_who_else_computes_there(as_this_machine, t
             f"gpu 0 proc {grandchild} 1 compute 30", f"gpu 0 proc {os.getppid()} 1 compute 25",
             f"gpu 1 proc {ours.pid} 1 compute 90", f"gpu 2 proc {os.getppid()} 1 compute 10",
             "gpu 2 proc 4194303 1 compute 10", f"gpu 3 proc {os.getppid()} 1 mps 20",
+            "gpu 4 proc 1 1 compute 15",  # has nothing above it, as what `docker exec` starts
             "gpu 1 reasons 72", "gpu 2 reasons na")
         run, found = Run(tmp_path), discover()
         record = DeviceRecord(run, found.source, found.devices, every=0.05)
@@ -104,7 +105,7 @@ def test_why_a_clock_is_held_down_and_who_else_computes_there(as_this_machine, t
     assert last.clock == (0.5,) * 5
     assert last.throttle == ("", "too hot (hardware)", None, "", "")
     # Of a process that can't be seen from here, or that uses MPS, nobody knows whose the time is.
-    assert last.others == (0.25, 0.0, None, None, 0.0)
+    assert last.others == (0.25, 0.0, None, None, 0.15)
 
 
 def test_slots_are_read_without_a_probe_and_not_before_the_ranks_have_started(

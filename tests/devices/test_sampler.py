@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -196,11 +195,9 @@ def test_a_hanging_driver_holds_no_exit_and_leaves_nothing(standin, how):
 
 def test_cpu_slots_are_sampled_alike():
     inventory = cpu_slots()
-    seen = threading.Event()
-    with Sampler(inventory, Path.cwd(), interval=60.0,
-                 on_snapshot=lambda _: seen.set()) as found:
+    with Sampler(inventory, Path.cwd(), interval=60.0) as found:
         assert found.age() is None
-        assert seen.wait(LONG)
+        until(lambda: found.latest)
         sample = found.latest.samples[0]
         assert 0 <= sample.utilization <= 1
         assert 0 < sample.memory_used < sample.memory_total
@@ -219,7 +216,7 @@ def test_some_looks_for_a_program_without_a_screen(as_this_machine, monkeypatch)
     close = Sampler.close
     monkeypatch.setattr(Sampler, "close", late)  # as on a busy machine
     as_this_machine("count 2", "gpu 0 util 5")
-    looks = sampler.take_several(discover(), readings=3, apart=0.05)
+    looks = sampler.take_several(discover(), readings=3)
     assert len(looks) == 3
     assert looks[-1].host.cpu is not None
     assert all(s.of("0").utilization == 0.05 for s in looks)

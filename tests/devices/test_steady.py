@@ -8,7 +8,7 @@ FREE, BUSY = Availability("free", "free"), Availability("busy", "x")
 
 
 def test_a_device_must_stay_free_for_some_looks():
-    seen = Steady(3)
+    seen = Steady()
     a, b = {"a": FREE, "b": BUSY}, {"a": BUSY, "b": FREE}
     assert [set(seen.update(f)) for f in (a, a, a, a, b, b, b, a)] == [
         set(), set(), {"a"}, {"a"}, set(), set(), {"b"}, set()]

@@ -15,6 +15,7 @@ from gpu_engine.doctor.machine import Finding
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.queue import serve
 from gpu_engine.runs import folder, leftovers
+from gpu_engine.runs.disk_room import Room
 
 GIB = 1 << 30
 GPU = Device("0", "gpu", "NVIDIA A100", 0, "GPU-0", 80 * GIB)
@@ -170,7 +171,7 @@ def test_terminals(monkeypatch, env, size, utf8, level, words):
     ({"files": (1024, 1024)}, "note", "limits.conf"), ({"files": (65536, 65536)}, "ok", "65,536")])
 def test_limits(monkeypatch, change, level, words):
     for where, name, value in (
-            (machine, "_shm", change.get("shm")),
+            (machine.disk_room, "of", Room("", None, change.get("shm"))),
             (machine, "_in_container", "container" in change),
             (machine.resource, "getrlimit", change.get("files", (1 << 20, 1 << 20)))):
         monkeypatch.setattr(where, name, lambda *_, value=value: value)

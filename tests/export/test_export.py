@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.export import TARGETS, exporter, targets
+from gpu_engine.export import TARGETS, exporter
+from gpu_engine.export.exporter import cell, quoted
 from gpu_engine.export.rows import Source
-from gpu_engine.export.targets import cell, quoted
 from gpu_engine.runs.folder import Run
 
 from ..command_line import called
@@ -134,11 +134,11 @@ def test_the_last_step_is_one_row_though_memory_is_read_after_it(home, tmp_path)
 def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "x.csv"
     out.write_text("mine")
-    monkeypatch.setattr(targets, "cell", lambda value: str(os.write(-1, b"")))
+    monkeypatch.setattr(exporter, "cell", lambda value: str(os.write(-1, b"")))
     done = called("export", run.id, "--to", "csv", "-o", str(out))
     assert done.returncode == 1
     assert "bad file descriptor" in done.stderr
-    monkeypatch.setattr(targets, "cell", cell)
+    monkeypatch.setattr(exporter, "cell", cell)
     source = Source.rows
     monkeypatch.setattr(Source, "rows", lambda self: [*source(self), run.remove()][:-1])
     done = called("export", run.id, "--to", "csv", "-o", str(out))
@@ -172,7 +172,7 @@ def test_mistakes_about_a_run_and_a_place(run, tmp_path):
 def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
     for extra in TARGETS[1:]:
         with pytest.raises(exporter.UserError) as found:
-            targets.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
+            exporter.load(extra, f"{extra}.no_such_module_of_it" if extra == "tensorboard"
                         else "no_such_module_at_all")
         assert re.search(rf"{sys.executable} -m pip install {extra} ", str(found.value))
     assert "can't be imported" in str(found.value)
@@ -180,7 +180,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, mon
     (tmp_path / "no_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(exporter.UserError, match="no_library is not installed"):
-        targets.load("no_library", "no_library")
+        exporter.load("no_library", "no_library")
 
 
 @pytest.mark.parametrize("step", [2, 3])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gpu_engine.events.paths import events_path
 from gpu_engine.events.reader import Tail
+from gpu_engine.export.exporter import Names
 from gpu_engine.export.rows import MOST_NAMES, Row, Source
-from gpu_engine.export.targets import Names
 
 from .. import event_lines
 from .kit import T0, Written, told

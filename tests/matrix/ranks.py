@@ -67,9 +67,9 @@ class Launches:
         folder = self.home / "runs"
         return set(folder.iterdir()) if folder.is_dir() else set()
 
-    def ask(self, *words: str) -> dict:
-        """The rank's program's answer to a question."""
-        done = subprocess.run([self.python, WORKER, "--ask", *words], capture_output=True,
+    def export(self, *words: str) -> dict:
+        """What the rank's program says of the weights that it has written."""
+        done = subprocess.run([self.python, WORKER, "--export", *words], capture_output=True,
                               text=True, check=False, env=self.environ, timeout=_PATIENCE)
         if done.returncode:
             raise Failed(done.stderr[-600:])
@@ -121,10 +121,6 @@ def bf16_stop(here: Launches) -> None:
 def own_task(here: Launches) -> None:
     """A task from a file without postponed annotations, with parameters."""
     use = f"{HERE / 'task.py'}:Probe"
-    fields = {f["name"]: f for f in here.ask("describe", use)["fields"]}
-    _expect(list(fields), ["width", "kind", "rates", "table", "exact"], "parameters")
-    _expect(fields["kind"].get("choices"), ["relu", "tanh"], "choices")
-    _expect(fields["width"]["help"], "Units.", "help")
     run = here.start(task__use=use, **_under({
         "task.params.width": 8, "task.params.rates": "[1, 2]", "task.params.table": "{a = 1}"}))
     _expect(len(_losses(run)), 8, "steps")
@@ -133,7 +129,7 @@ def own_task(here: Launches) -> None:
 def export(here: Launches) -> None:
     """A checkpoint's weights as a file."""
     out = here.home / "weights.pt"
-    found = here.ask("export", str(_plain(here).path / "checkpoints"), str(out))
+    found = here.export(str(_plain(here).path / "checkpoints"), str(out))
     _expect(found["bytes"], out.stat().st_size, "bytes")
 
 

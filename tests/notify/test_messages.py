@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from dataclasses import replace
+from urllib.request import Request
 
 import pytest
 from hypothesis import given
@@ -69,22 +70,27 @@ def test_no_control_character_is_told_and_no_length_is_unbounded(name, cause, ho
 
 # --- payloads -----------------------------------------------------------------------------------
 
+def body(request: Request) -> dict:
+    assert isinstance(request.data, bytes)
+    return json.loads(request.data)
+
+
 def test_ntfy_is_sent_json_at_the_servers_root():
     post = send.post(To("p", "ntfy", "https://ntfy.example.org/below/my%20topic", token="tk_1"),
                        said())
-    assert post.url == "https://ntfy.example.org/below/"
+    assert post.full_url == "https://ntfy.example.org/below/"
     assert post.headers["Authorization"] == "Bearer tk_1"
-    value = json.loads(post.body)
+    value = body(post)
     assert value == {"topic": "my topic", "title": "digits failed", "message": said().text,
                      "priority": 4, "tags": ["x"]}
-    assert json.loads(send.post(To("p", "ntfy", "https://ntfy.sh/t"), said("finished")).body)[
+    assert body(send.post(To("p", "ntfy", "https://ntfy.sh/t"), said("finished")))[
         "priority"] == 3
 
 
 def test_slack_gets_text_in_which_nothing_is_a_command():
     told = replace(said(), text="a < b & c <!channel>")
     post = send.post(To("s", "slack", "https://hooks.slack.com/services/T/B/x"), told)
-    assert json.loads(post.body) == {
+    assert body(post) == {
         "text": "digits failed\na &lt; b &amp; c &lt;!channel&gt;"}
     assert "Authorization" not in post.headers
 
@@ -92,7 +98,7 @@ def test_slack_gets_text_in_which_nothing_is_a_command():
 @pytest.mark.parametrize("more", ["_" * 3000, "x" + "_" * 3000])
 def test_discord_calls_nobody_and_is_never_too_long(more):
     told = replace(said(), text="@everyone my_run*2 " + more)
-    value = json.loads(send.post(To("d", "discord", "https://discord.com/api/w"), told).body)
+    value = body(send.post(To("d", "discord", "https://discord.com/api/w"), told))
     assert value["allowed_mentions"] == {"parse": []}
     assert value["content"].startswith(r"@everyone my\_run\*2 ")
     assert len(value["content"]) <= 2000
@@ -101,7 +107,7 @@ def test_discord_calls_nobody_and_is_never_too_long(more):
 
 def test_any_json_endpoint_gets_every_fact():
     told = said(progress=replace(SO_FAR, loss=float("nan")))
-    value = json.loads(send.post(To("j", "json", "https://x/hook?a=1"), told).body)
+    value = body(send.post(To("j", "json", "https://x/hook?a=1"), told))
     assert value | {"text": ""} == {
         "event": "failed", "title": "digits failed", "text": "", "machine": "head", "time": NOW,
         "run": "3f2a", "name": "digits", "on": [], "state": "failed", "attempt": 2,
@@ -113,6 +119,6 @@ def test_any_json_endpoint_gets_every_fact():
 @pytest.mark.parametrize("text", ["ä" * 3000, "x" + "€" * 2000, "xyz" + "😀" * 1500])
 def test_ntfy_text_stays_below_the_size_at_which_it_would_be_an_attachment(text):
     post = send.post(To("p", "ntfy", "https://ntfy.sh/t"), replace(said(), text=text))
-    told = json.loads(post.body)["message"]
+    told = body(post)["message"]
     assert 3990 < len(told.encode()) <= 4000
     assert text.startswith(told.removesuffix("…"))

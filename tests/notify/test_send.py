@@ -78,7 +78,7 @@ def test_an_endpoint_that_never_answers_is_given_up(monkeypatch, answer, limit):
     monkeypatch.setattr(send, limit, 1.0)
     with endpoint(answer) as there:
         took, entry = seconds(), to(f"{there.url}/{SECRET}")
-        assert send.deliver_all([entry], MESSAGE) == [(entry, "no answer within 1 s")]
+        assert list(send.deliver_all([entry], MESSAGE)) == [(entry, "no answer within 1 s")]
         assert took() < 60, "it would have been for ever"
         assert len(there.got) == 1
 
@@ -149,13 +149,7 @@ def test_a_proxy_of_the_environment_is_used_and_no_proxy_is_kept_to(monkeypatch)
 def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypatch):
     """The slow one answers only when the others are known."""
     monkeypatch.setattr(send, "SECONDS", patience())
-    known: list[str] = []
     others = threading.Event()
-
-    def note(one: To, result: str | None):
-        known.append(one.name)
-        if len(known) == 2:
-            others.set()
 
     def slow(handler: BaseHTTPRequestHandler):
         others.wait(patience())
@@ -164,10 +158,12 @@ def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypa
     with endpoint(slow) as last, endpoint(200) as good, endpoint(404) as bad:
         entries = [To("slow", "json", last.url), To("good", "slack", good.url),
                    To("bad", "discord", bad.url)]
-        results = send.deliver_all(entries, MESSAGE, note)
-        assert [result for _, result in results] == [None, None, "the endpoint answered 404"]
-        assert known[-1] == "slow"
-    assert send.deliver_all([], MESSAGE) == []
+        results = send.deliver_all(entries, MESSAGE)
+        assert dict(sorted((one.name, result) for one, result in (next(results), next(results)))
+                    ) == {"good": None, "bad": "the endpoint answered 404"}
+        others.set()
+        assert list(results) == [(entries[0], None)]
+    assert list(send.deliver_all([], MESSAGE)) == []
 
 
 def test_one_that_is_given_up_takes_nothing_from_those_that_were_told(monkeypatch):
@@ -175,12 +171,12 @@ def test_one_that_is_given_up_takes_nothing_from_those_that_were_told(monkeypatc
     monkeypatch.setattr(send, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(send, "deliver", lambda to, _: never.wait() if to.name == "late" else None)
 
-    def note(to: To, result: str | None):
-        clock[0] = send.IN_ALL + 1
-
-    results = send.deliver_all([To("good", "json"), To("late", "json")], MESSAGE, note)
+    results = send.deliver_all([To("good", "json"), To("late", "json")], MESSAGE)
+    told = [next(results)[1]]
+    clock[0] = send.IN_ALL + 1
+    told.append(next(results)[1])
     never.set()
-    assert [result for _, result in results] == [None, "no answer within 45 s"]
+    assert told == [None, "no answer within 45 s"]
 
 
 # --- commands -----------------------------------------------------------------------------------

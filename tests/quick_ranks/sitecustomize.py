@@ -12,7 +12,7 @@ from pathlib import Path
 
 RANK = "gpu_engine/worker/__main__.py"
 
-if "--ask" not in sys.orig_argv and any(
+if "--export" not in sys.orig_argv and any(
         word.endswith(RANK) or word == "gpu_engine.worker" for word in sys.orig_argv):
     gc.set_threshold(50_000, 20, 20)  # it would go through all of torch again and again
     runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "no_dynamo.py"))

@@ -31,11 +31,6 @@ def test_what_is_meant(folder, which, best, step):
     assert checkpoints.choose(folder, which, best) == expected
 
 
-def test_the_best_is_one_of_those_that_count(folder):
-    there = [checkpoints.name_of(step) for step in (500, 2000)]
-    assert checkpoints.choose(folder, "best", None, there) == there[0]
-
-
 @pytest.mark.parametrize(("which", "best", "words"), [
     ("501", None, "no checkpoint of step 501; there are step 500, 700, 1,000, 1,500, 2,000"),
     ("last", None, "'last' is not a checkpoint: use newest, best or a step; there are step 500"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,15 +64,15 @@ def test_it_prints_where_it_is_and_goes_on(tmp_path):
 
 def test_what_does_not_catch_the_signal_is_left_alone(tmp_path):
     with process(WAITS, tmp_path / "log") as there:
-        assert not stacks.listens(there.pid)
+        assert not procs.catches(there.pid, signal.SIGUSR2)
         assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
     assert there.returncode == 0
-    assert not stacks.listens(there.pid)
+    assert not procs.catches(there.pid, signal.SIGUSR2)
 
 
 def test_a_process_of_another_run_is_left_alone(tmp_path):
     with process(CATCHES + WAITS, tmp_path / "log", Run(RUN.path.with_name("4909"))) as there:
-        assert stacks.listens(there.pid)
+        assert procs.catches(there.pid, signal.SIGUSR2)
         assert not stacks.send(there.pid, procs.start_ticks(there.pid), RUN)
     assert size_of(tmp_path / "log") == 0
 

@@ -140,7 +140,7 @@ def test_a_folder_that_is_not_ours_alone_is_only_shown(change):
 
 def test_slurm_is_neither_asked_nor_told_because_of_a_folder(monkeypatch):
     asked: list[object] = []
-    for name in ("jobs", "finished", "cancel", "no_requeue"):
+    for name in ("jobs", "finished", "cancel", "call"):
         monkeypatch.setattr(commands, name, lambda *a, **k: asked.append(a) or {})
     ours = ended()
     run = received(ours)

@@ -9,9 +9,12 @@ import pytest
 from gpu_engine.devices import leases, use_log
 from gpu_engine.devices.records import DeviceProcess, Sample, Snapshot
 from gpu_engine.devices.use_log import Others, Use
+from gpu_engine.plan.records import DeviceUse, RankPlan
 from gpu_engine.report import usage
+from gpu_engine.runs.state import AttemptRecord, State
 
 from ..conftest import gpus
+from ..plans import plan
 
 HOUR = 3600.0
 NOW = time.time()
@@ -23,11 +26,14 @@ def run(home):
     def make(name: str, labels: dict[str, str | None], *hours: tuple[float, float]) -> None:
         folder = home / "runs" / name
         folder.mkdir(parents=True)
-        (folder / "state.json").write_text(json.dumps({"state": "completed", "attempts": [
-            {"number": n, "started": NOW - first * HOUR, "ended": NOW - last * HOUR}
-            for n, (first, last) in enumerate(hours, 1)]}))
-        (folder / "plan.json").write_text(json.dumps({"ranks": [
-            {"host": host, "devices": [{"label": label}]} for label, host in labels.items()]}))
+        state = State("completed", name, name, NOW, attempts=tuple(
+            AttemptRecord(n, NOW - first * HOUR, NOW - last * HOUR, "completed")
+            for n, (first, last) in enumerate(hours, 1)))
+        made = plan(ranks=tuple(
+            RankPlan(n, n, 0, (DeviceUse(str(n), label, None, f"cuda:{n}"),), host=host)
+            for n, (label, host) in enumerate(labels.items())))
+        (folder / "state.json").write_text(json.dumps(state.to_dict()))
+        (folder / "plan.json").write_text(json.dumps(made.to_dict()))
     return make
 
 
@@ -85,11 +91,13 @@ def test_others_count_in_slots_in_which_somebody_looked(home):
 
 @pytest.mark.parametrize("line", ["[]", "{", "{\"hold\": 3}", "{\"hold\": \"x\", \"to\": 1}",
                                   "{\"seen\": 1, \"user\": \"a\", \"devices\": [{}]}",
-                                  "{\"hold\": \"x\", \"from\": \"y\", \"devices\": 7}"])
+                                  "{\"hold\": \"x\", \"from\": \"y\", \"devices\": 7}",
+                                  "{\"user\": \"\udcff\"}"])  # no UTF-8
 def test_odd_lines_are_passed_over(home, line):
     folder = home / "usage"
     folder.mkdir(parents=True)
-    (folder / time.strftime("%Y-%m.jsonl", time.gmtime())).write_text(line + "\n")
+    (folder / time.strftime("%Y-%m.jsonl", time.gmtime())).write_bytes(
+        os.fsencode(line) + b"\n")
     os.mkfifo(folder / "2099-01.jsonl")
     (folder / "2099-02.jsonl").symlink_to("/dev/zero")
     assert use_log.read(0.0, NOW) == ([], 0)

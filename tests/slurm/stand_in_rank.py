@@ -18,22 +18,29 @@ if (Path.cwd() / "dies").exists():
     sys.exit("no torch here")
 
 from gpu_engine.cli.spec_options import choose_spec
+from gpu_engine.common import paths
 from gpu_engine.plan.build import resolve
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job
+from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.slurm.script import job_of, placed
 from gpu_engine.spec.write import to_toml
-from gpu_engine.worker import restarts
 
-folder = restarts.named(sys.argv[sys.argv.index("--folder") + 1])
-run = runs.Run(folder)
+folder = paths.runs_folder() / sys.argv[sys.argv.index("--folder") + 1]
 sets = [word for before, word in zip(sys.argv, sys.argv[1:], strict=False) if before == "--set"]
 spec = choose_spec(None, sets).spec
 plan = resolve(placed(spec, job_of(spec, None, None)), python=sys.executable)
-batch = restarts.batch_job(os.environ)
-assert batch is not None, os.environ
-run, lock, number, before = restarts.open_run(
-    folder, "stand-in", to_toml(spec), plan, batch)
-now = time.time()
+batch = job.Job(int(os.environ["GPU_PANEL_SLURM_JOB"]), state="RUNNING",
+                restarts=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+                nodes=os.environ.get("SLURM_JOB_NODELIST"))
+if (folder / "plan.json").exists():
+    run = runs.Run(folder)
+    lock = reopen_run(run, to_toml(spec), plan, batch.id)
+else:
+    run, lock = create_run("stand-in", to_toml(spec), plan, path=folder)
+if job.read(run.path) is None:
+    job.write(run.path, batch)
+before, number, now = run.state().attempts, run.state().attempt, time.time()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
 this = runs.AttemptRecord(number, now, requeued=batch.restarts)
 state = runs.State("running", run.id, "stand-in", now, now, attempt=number, pid=os.getpid(),

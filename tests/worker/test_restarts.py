@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.worker import restarts
+from gpu_engine.worker import without_supervisor
 from gpu_engine.worker.rank.job import Identity, identify
 
 from ..cable import joined
@@ -329,8 +329,8 @@ def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: 
 
 def test_an_allocation_of_a_persons_own_is_not_the_runs_to_end() -> None:
     ours = {"GPU_PANEL_SLURM_JOB": "7", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "x"}
-    job = restarts.batch_job(ours)
+    job = without_supervisor.batch_job(ours)
     assert job is not None
     assert (job.id, job.restarts) == (7, 0)
     for env in ({"SLURM_JOB_ID": "7"}, ours | {"SLURM_JOB_ID": "8"}):
-        assert restarts.batch_job(env) is None
+        assert without_supervisor.batch_job(env) is None

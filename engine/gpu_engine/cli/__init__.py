@@ -31,7 +31,7 @@ _COMMANDS = {
     "describe": "choices:describe", "hosts": "hosts:command", "slurm": "slurm:command",
     "notify": "notify:command", "doctor": "machine:doctor", "settings": "choices:settings",
     "completion": "machine:completion", "agent": "agent:command", "hold": "hold:hold",
-    "release": "hold:release", "usage": "usage:command", "fit": "fit:command", "mcp": "mcp:command",
+    "release": "hold:release", "usage": "report:usage", "fit": "fit:command", "mcp": "mcp:command",
     "skill": "mcp:skill"}
 """Each command's file here, and its function in it."""
 

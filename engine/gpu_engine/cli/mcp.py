@@ -145,10 +145,6 @@ def _of_show(found: Any) -> str:
         + "".join(f"; {text}" for text in why if text)
 
 
-def _of_curve(found: Any) -> str:
-    return "{value} of {id}: least {least}, greatest {greatest}, last {last}".format(**found)
-
-
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A command as a tool."""
@@ -232,7 +228,8 @@ TOOLS = {
     "sweep": Tool("sweep show", "sweep {id} {name}: {members} runs, the best by {by}".format_map),
     "runs": Tool("runs", _of_runs, keys=_OF_RUN),
     "show": Tool("show", _of_show),
-    "curve": Tool("curve", _of_curve),
+    "curve": Tool("curve", "{value} of {id}: least {least}, greatest {greatest}, "
+                           "last {last}".format_map),
     "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
     "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs side by side"),
     "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),

@@ -64,15 +64,15 @@ def _send(entries: list[To], message: Message, as_json: bool) -> None:
                         + ("it has no entries" if config.exists() else "there is no such file; "
                            "gpu-engine notify --init writes one to start from"))
 
-    def report(to: To, result: str | None) -> None:
+    results: dict[str, str | None] = {}
+    for to, result in send.deliver_all(entries, message):
+        results[to.name] = result
         if not as_json:
             echo(f"{to.name} ({to.kind}): {result or 'sent'}")
-
-    results = send.deliver_all(entries, message, report)
     if as_json:
-        echo(in_json([{"name": to.name, "kind": to.kind, "sent": result is None,
-                       "problem": result} for to, result in results]))
-    sys.exit(1 if any(result is not None for _, result in results) else 0)
+        echo(in_json([{"name": to.name, "kind": to.kind, "sent": results[to.name] is None,
+                       "problem": results[to.name]} for to in entries]))
+    sys.exit(1 if any(results.values()) else 0)
 
 
 def _list(entries: list[To], as_json: bool) -> None:

@@ -54,14 +54,18 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.launching.reattach import reattach_all
-    from gpu_engine.runs import query
+    from gpu_engine.runs import query, waiting
     from gpu_engine.settings import file
     from gpu_engine.slurm import watch
     from gpu_engine.spec.schema import parse_best
 
     count = count or file.read().runs.listed
     reattach_all()
-    _go_on_with_the_queue()
+    if waiting.ids(paths.queue_folder()):
+        from gpu_engine.queue import serve  # only where runs wait
+
+        with suppress(UserError):  # the list is printed all the same
+            serve.ensure()
     watch.refresh()
     now = time.time()
     asked = query.parse(wanted)
@@ -74,8 +78,8 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if (long := values.seconds(span or "0")) is None:
         raise UserError(f"--since {span}: no length of time; give 12h, 90m or 2d")
     order = order or ("best" if best else "created")
-    rows, more = listing.found_runs(asked, count, listing.Order(order, reverse, now, best),
-                                    now - long if span else 0.0)
+    rows, more = listing.found_runs(asked, count, now, by=order, reverse=reverse, best=best,
+                                    since=now - long if span else 0.0)
     if value and rows and not any(listing.best_evaluation(*row) for row in rows):
         there = dict.fromkeys(name for _, figures in rows for name in figures.values)
         echo(f"none of these runs has recorded {value[0]!r}; {meant(value[0], there)}", err=True)
@@ -92,16 +96,6 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     elif more:
         echo(f"and {more:,} {'older' if order == 'created' and not reverse else 'more'}; "
              "-n shows more", err=True)
-
-
-def _go_on_with_the_queue() -> None:
-    from gpu_engine.runs import waiting
-
-    if waiting.ids(paths.queue_folder()):
-        from gpu_engine.queue import serve  # only where runs wait
-
-        with suppress(UserError):  # the list is printed all the same
-            serve.ensure()
 
 
 def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:

@@ -13,7 +13,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, telling
 
 if TYPE_CHECKING:
-    from gpu_engine.slurm.script import Job
+    from gpu_engine.runs.job import Request
     from gpu_engine.spec.schema import RunSpec
 
 
@@ -57,7 +57,7 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     echo(f"{output} written; submit it with: sbatch {output}", err=True)
 
 
-def _submit(spec: RunSpec, job: Job) -> None:
+def _submit(spec: RunSpec, job: Request) -> None:
     from gpu_engine.launching import notifier
     from gpu_engine.runs.job import read
     from gpu_engine.slurm import submit, watch

@@ -61,7 +61,10 @@ def take(folder: Path, timeout: float = _TIMEOUT) -> Snapshot:
                                "on the hosts")
     entries, contents = [], []
     for path in sorted(found):
-        kind, data = _content(folder, path)
+        try:
+            kind, data = content(folder, path)
+        except OSError as err:
+            raise _problem(folder, f"can't be read: {os.fsdecode(path)}: {reason(err)}") from None
         entries.append(listing.Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
         contents.append(data)
     taken = Snapshot(str(folder), tuple(entries), tuple(contents))
@@ -126,19 +129,18 @@ def _listed(top: Path, folder: bytes, timeout: float) -> list[bytes]:
     return sorted(set(done.stdout.split(b"\0")) - {b""})
 
 
-def _content(folder: Path, path: bytes) -> tuple[listing.Kind, bytes]:
+def content(folder: Path, path: bytes) -> tuple[listing.Kind, bytes]:
+    """What the file `path` in `folder` is, and what is in it, up to what code may have. Raises
+    OSError."""
     full = os.path.join(os.fsencode(folder), path)  # noqa: PTH118
-    try:
-        if stat.S_ISLNK(os.lstat(full).st_mode):
-            return "link", os.readlink(full)  # noqa: PTH115
-        fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode):
-                raise OSError(0, "it is no file any more")
-            return "program" if mode & 0o100 else "file", file.read(listing.LARGEST + 1)
-    except OSError as err:
-        raise _problem(folder, f"can't be read: {os.fsdecode(path)}: {reason(err)}") from None
+    if stat.S_ISLNK(os.lstat(full).st_mode):
+        return "link", os.readlink(full)  # noqa: PTH115
+    fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(0, "it is no file any more")
+        return "program" if mode & 0o100 else "file", file.read(listing.LARGEST + 1)
 
 
 def _problem(folder: Path, message: str) -> SpecError:

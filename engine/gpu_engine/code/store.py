@@ -19,10 +19,9 @@ from pathlib import Path
 
 from gpu_engine.code import listing
 from gpu_engine.code.listing import BadList, Entry
-from gpu_engine.code.snapshot import Snapshot
+from gpu_engine.code.snapshot import Snapshot, content
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError, telling
-from gpu_engine.common.files import open_file
 from gpu_engine.runs import environment, notes, waiting
 from gpu_engine.runs.folder import Run, all_parts, all_runs
 
@@ -105,31 +104,18 @@ def load(name: str) -> Snapshot | None:
         return None
     with telling(f"the code in {place}"):
         entries = listing.unpacked(_list_of(place).read_bytes())
-        return Snapshot(str(place), entries, tuple(_read(place, e) for e in entries))
+        return Snapshot(str(place), entries, tuple(content(place, e.path)[1] for e in entries))
 
 
 def _unchanged(place: Path) -> bool:
     """Whether every file of the code there is as it was sent."""
     try:
         entries = listing.unpacked(_list_of(place).read_bytes())
-        return all(hashlib.sha256(_read(place, e)).hexdigest() == e.sha256
-                   and _kind(place / os.fsdecode(e.path)) == e.kind for e in entries)
+        found = ((e, *content(place, e.path)) for e in entries)
+        return all(kind == e.kind and hashlib.sha256(data).hexdigest() == e.sha256
+                   for e, kind, data in found)
     except (OSError, BadList):
         return False
-
-
-def _kind(path: Path) -> str:
-    if path.is_symlink():
-        return "link"
-    return "program" if path.stat().st_mode & 0o100 else "file"
-
-
-def _read(place: Path, entry: Entry) -> bytes:
-    path = place / os.fsdecode(entry.path)
-    if entry.kind == "link":
-        return os.readlink(os.fsencode(path))  # noqa: PTH115 - a Path would drop a leading ./
-    with open_file(path) as file:
-        return file.read(entry.size + 1)
 
 
 def _all() -> Iterator[tuple[Path, tuple[Entry, ...]]]:

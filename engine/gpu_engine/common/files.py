@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -85,6 +86,17 @@ def read_inside(folder: Path, name: str, most: int = MOST) -> bytes:
     `most` bytes."""
     with file_inside(folder, name) as file:
         return read_bounded(file, most)
+
+
+def end_inside(folder: Path, name: str, most: int) -> bytes:
+    """The last `most` bytes of the file `name` inside `folder`, whatever its size; none if it can't
+    be read."""
+    try:
+        with file_inside(folder, name) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
+            return file.read(most)
+    except OSError:
+        return b""
 
 
 def json_inside(folder: Path, name: str) -> object | None:
@@ -299,6 +311,14 @@ def open_file(path: Path) -> BufferedReader:
     except BaseException:
         os.close(fd)
         raise
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; "uid 1234" if the machine knows none, as in a container."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def reason(error: OSError) -> str:

@@ -39,10 +39,37 @@ class Stat(NamedTuple):
         return self.state in "ZX"
 
 
-def umask() -> int:
-    """The mask of this process for the modes of new files."""
-    status = (PROC / "self" / "status").read_text()
-    return int(status.partition("\nUmask:")[2].split(maxsplit=1)[0], 8)
+def status(pid: int | str, field: str) -> str:
+    """A field of /proc/PID/status: "VmHWM" is "1234 kB"; "" if it can't be read."""
+    try:
+        text = (PROC / str(pid) / "status").read_text()
+    except OSError:
+        return ""
+    return text.partition(f"\n{field}:")[2].partition("\n")[0].strip()
+
+
+def moved(pid: int | str, *fields: str) -> int:
+    """The sum of these fields of /proc/PID/io, in bytes; 0 if they can't be read."""
+    try:
+        text = (PROC / str(pid) / "io").read_text()
+        found = dict(line.split(": ") for line in text.splitlines())
+        return sum(int(found[field]) for field in fields)
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether `pid` ignores this signal; False if that is not known."""
+    return _has(status(pid, "SigIgn"), number)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether `pid` has a handler for this signal; False if that is not known."""
+    return _has(status(pid, "SigCgt"), number)
+
+
+def _has(mask: str, number: int) -> bool:
+    return bool(int(mask or "0", 16) >> (number - 1) & 1)
 
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
@@ -88,15 +115,6 @@ def program(pid: int) -> str:
         return Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
         return ""
-
-
-def ignores(pid: int, number: signal.Signals) -> bool:
-    """Whether `pid` ignores this signal; False if that is not known."""
-    try:
-        status = (PROC / str(pid) / "status").read_text()
-        return bool(int(status.partition("\nSigIgn:")[2].split()[0], 16) >> (number - 1) & 1)
-    except (OSError, IndexError):
-        return False
 
 
 def boot_id() -> str | None:
@@ -153,6 +171,14 @@ def children(pid: int) -> Iterator[int]:
             yield from map(int, (task / "children").read_text().split())
     except OSError:  # it has ended; or not Linux
         return
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """`pid` and the processes above it, the nearest first, as far as they can be seen."""
+    while pid > 0:
+        yield pid
+        found = stat(pid)
+        pid = 0 if found is None else found.parent
 
 
 def cpu_ticks(pid: int) -> int | None:

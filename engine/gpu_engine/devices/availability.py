@@ -149,20 +149,19 @@ class Steady:
     """Tells which devices have been free for some readings in a row: one can be a moment between
     two processes of somebody's script."""
 
-    def __init__(self, readings: int = READINGS) -> None:
-        self._readings = readings
+    def __init__(self) -> None:
         self._times: dict[str, int] = {}
 
     def update(self, freedom: Mapping[str, Availability]) -> frozenset[str]:
         """Take in what one look has found, by a device's id or any other key. Returns the keys of
         those that have been free for long enough."""
-        self._times = {key: min(self._times.get(key, 0) + 1, self._readings)
+        self._times = {key: self._times.get(key, 0) + 1
                        for key, found in freedom.items() if found.free}
-        return frozenset(k for k, times in self._times.items() if times == self._readings)
+        return frozenset(k for k, times in self._times.items() if times >= READINGS)
 
 
 def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
-           readings: int = READINGS, free: int | None = None, share: bool = False,
+           free: int | None = None, share: bool = False,
            among: Collection[str] | None = None) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
     of the model of which most are.
@@ -177,7 +176,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     taken last, but they are taken: a core can be shared. Raises `TooFew`, which says who holds
     what, if there are not enough.
     """
-    states = judge_all(snapshots, leases, readings=readings)
+    states = judge_all(snapshots, leases)
     newest = snapshots[-1].samples if snapshots else ()
     order = {s.device.id: i for i, s in enumerate(newest)}
     able = [s for s in newest if (

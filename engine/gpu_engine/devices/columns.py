@@ -67,14 +67,9 @@ def _size(count: int | None) -> str:
     return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
 
 
-def _memory_style(sample: Sample) -> str:
-    share = memory_share(sample)
-    return "" if share is None or share < NEARLY_FULL else "bad" if share >= FULL else "warn"
-
-
-def _heat_style(sample: Sample) -> str:
-    heat = sample.temperature
-    return "" if heat is None or heat < WARM else "bad" if heat >= HOT else "warn"
+def _graded(value: float | None, warn: float, bad: float) -> str:
+    """The style of a value that is trouble from `warn` and from `bad` on."""
+    return "" if value is None or value < warn else "bad" if value >= bad else "warn"
 
 
 def _power_style(sample: Sample) -> str:
@@ -97,9 +92,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("utilisation", "util", 5, lambda s: units.share(s.utilization),
            bar=lambda s: s.utilization),
     # The memory of CPU slots is the machine's, which is no slot's figure.
-    Column("memory", "memory", 6, _memory, _memory_style,
+    Column("memory", "memory", 6, _memory, lambda s: _graded(memory_share(s), NEARLY_FULL, FULL),
            lambda s: "" if s.device.is_cpu else _memory(s), memory_share),
-    Column("temperature", "°C", 2, lambda s: _with(s.temperature, "°C"), _heat_style,
+    Column("temperature", "°C", 2, lambda s: _with(s.temperature, "°C"),
+           lambda s: _graded(s.temperature, WARM, HOT),
            lambda s: _with(s.temperature, "")),
     Column("power", "W", 3, lambda s: _with(s.power, "W"), _power_style,
            lambda s: _with(s.power, "")),

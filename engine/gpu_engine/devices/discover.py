@@ -63,9 +63,9 @@ def discover_of(name: str, timeout: float = PATIENCE) -> Inventory:
                    "tools, such as nvidia-smi, may hang too)")
     except probe.Gone as gone:
         reply, problem = None, str(gone)
-    if child is not None and isinstance(reply, probe.Found):
+    if child is not None and isinstance(reply, Inventory):
         probe.put_back(child)
-        return reply.inventory
+        return reply
     if child is not None:
         child.close()
     return backend.nothing(environ, problem)
@@ -94,7 +94,7 @@ def readings(source: str, wanted: Sequence[Device], timeout: float,
     except (ValueError, probe.Gone) as error:  # ValueError: planned by another version
         raise NoAnswer(str(error)) from None
 
-    def reply_to(request: probe.Request) -> probe.Found | probe.Looked | None:
+    def reply_to(request: probe.Request) -> Inventory | probe.Looked | None:
         """None if `asked_to_end`."""
         child.send(request)
         end = time.monotonic() + timeout
@@ -107,11 +107,11 @@ def readings(source: str, wanted: Sequence[Device], timeout: float,
 
     try:
         # All its GPUs, without regard to CUDA_VISIBLE_DEVICES: the devices are chosen already.
-        reply = reply_to(probe.Discover(source, {}, timeout / 2))
-        if not isinstance(reply, probe.Found):
+        found = reply_to(probe.Discover(source, {}, timeout / 2))
+        if not isinstance(found, Inventory):
             return
-        there = [_same(device, reply.inventory) for device in wanted]
-        gone = (not reply.inventory.devices and reply.inventory.problem) or backend.gone
+        there = [_same(device, found) for device in wanted]
+        gone = (not found.devices and found.problem) or backend.gone
         watched = tuple(dict.fromkeys(d for d in there if d is not None))
         by_id: dict[str, Sample] = {}
         if watched:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import pwd
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.files import user_name
 from gpu_engine.devices import containers
 from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
 
@@ -35,28 +35,21 @@ class CoreTimes:
 
 
 def core_times(stat: Path = Path("/proc/stat")) -> dict[int, CoreTimes]:
-    """The ticks of each logical CPU; key -1 is the whole machine.
+    """The ticks of each logical CPU; key -1 is the whole machine; empty if they can't be read.
 
     psutil is not used, as it leaves out CPUs that are offline when it numbers them; its numbers
     may then differ from the kernel's.
     """
-    found = {}
-    for line in stat.read_text().splitlines():
-        if not line.startswith("cpu"):
-            break
-        name, *rest = line.split()
-        ticks = [int(v) for v in rest[:8]]  # guest time is part of user time already
-        idle = ticks[3] + (ticks[4] if len(ticks) > 4 else 0)
-        found[int(name[3:] or -1)] = CoreTimes(sum(ticks) - idle, sum(ticks))
+    found: dict[int, CoreTimes] = {}
+    with contextlib.suppress(OSError):
+        for line in stat.read_text().splitlines():
+            if not line.startswith("cpu"):
+                break
+            name, *rest = line.split()
+            ticks = [int(v) for v in rest[:8]]  # guest time is part of user time already
+            idle = ticks[3] + ticks[4]
+            found[int(name[3:] or -1)] = CoreTimes(sum(ticks) - idle, sum(ticks))
     return found
-
-
-def times() -> dict[int, CoreTimes]:
-    """`core_times`; empty if they can't be read."""
-    try:
-        return core_times()
-    except (OSError, ValueError):
-        return {}
 
 
 def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
@@ -102,11 +95,11 @@ class HostReader:
 
     def __init__(self, runs_folder: Path | None = None) -> None:
         self._disk = DiskWatch(runs_folder) if runs_folder is not None else None
-        self._cores = times()
+        self._cores = core_times()
 
     def read(self) -> HostSample:
         """Read all figures once. Waits at most 0.05 s."""
-        cores, self._cores = self._cores, times()
+        cores, self._cores = self._cores, core_times()
         used, total = memory()
         return HostSample(cpu=busy_share(cores.get(-1), self._cores.get(-1)), memory_used=used,
                           memory_total=total, disk_free=self._disk and self._disk.free())
@@ -226,13 +219,9 @@ class Owners:
 
     def _user(self, pid: int) -> str | None:
         try:
-            uid = (self._proc / str(pid)).stat().st_uid
+            return user_name((self._proc / str(pid)).stat().st_uid)
         except OSError:
             return None
-        try:
-            return pwd.getpwuid(uid).pw_name
-        except KeyError:  # a user of the host that the container does not know
-            return str(uid)
 
     def _command(self, pid: int) -> str:
         try:

@@ -16,7 +16,6 @@ import errno
 import fcntl
 import json
 import os
-import pwd
 import re
 import socket
 import stat
@@ -28,7 +27,7 @@ from typing import Any
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import expanded, held, reason, remove_temporary
+from gpu_engine.common.files import expanded, held, reason, remove_temporary, user_name
 from gpu_engine.common.records import Pid, read_record
 from gpu_engine.devices.records import Device
 
@@ -317,11 +316,8 @@ class File:
 
     @property
     def user(self) -> str:
-        """The owner's name; "uid 1234" if the machine knows none, as for a container's user."""
-        try:
-            return clean(pwd.getpwuid(self.uid).pw_name, 40)
-        except (KeyError, OverflowError):
-            return f"uid {self.uid}"
+        """The owner's name."""
+        return clean(user_name(self.uid), 40)
 
 
 def make(places: Iterable[Path], said: Mapping[str, Any], name: str) -> Leases:

@@ -18,7 +18,7 @@ from gpu_engine.devices.records import Device, Inventory, Sample
 
 @dataclass(frozen=True)
 class Discover:
-    """Find a backend's devices; answered by `Found`."""
+    """Find a backend's devices; answered by an `Inventory`."""
 
     backend: str
     """A name that `backends.registry` loads."""
@@ -45,13 +45,6 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The devices that were found."""
-
-    inventory: Inventory
-
-
-@dataclass(frozen=True)
 class Looked:
     """One reading of all watched devices."""
 
@@ -70,7 +63,7 @@ class Broken:
 
 
 Request = Discover | Watch | Look
-Reply = Found | Looked | Broken
+Reply = Inventory | Looked | Broken
 
 
 class Gone(Exception):
@@ -114,7 +107,7 @@ class Probe:
         except OSError:
             raise Gone(self._why()) from None
 
-    def receive(self, timeout: float) -> Found | Looked | None:
+    def receive(self, timeout: float) -> Inventory | Looked | None:
         """The next reply; None if none comes within `timeout` seconds. Raises `Gone`, also if the
         driver can't be used."""
         try:

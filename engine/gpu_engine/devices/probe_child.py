@@ -96,7 +96,7 @@ def answer(requests: queue.SimpleQueue[probe.Request], reply: Callable[[probe.Re
             request = requests.get(timeout=None if workers else IDLE_END)
             if isinstance(request, probe.Discover):
                 backend = registry.load(request.backend)
-                reply(probe.Found(backend.discover(request.environ, request.patience)))
+                reply(backend.discover(request.environ, request.patience))
             elif isinstance(request, probe.Watch):
                 order = [d.id for d in request.devices]
                 workers = [Worker(reader, request.patience, done)

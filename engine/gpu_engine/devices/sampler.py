@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,18 +30,16 @@ _KILL_AFTER = 60.0
 class Sampler:
     """Takes a snapshot of `inventory`'s devices and of the machine every `interval` seconds.
 
-    `on_snapshot` is called with each snapshot, in the sampler's thread. `runs_folder`: the folder
-    whose free disk space is read. If a GPU does not answer within `patience` seconds, its sample
-    keeps the last figures and says so, and the other GPUs are read on.
+    `runs_folder`: the folder whose free disk space is read. If a GPU does not answer within
+    `patience` seconds, its sample keeps the last figures and says so, and the other GPUs are read
+    on.
     """
 
     def __init__(self, inventory: Inventory, runs_folder: Path | None = None,
-                 interval: float = 1.0, on_snapshot: Callable[[Snapshot], None] | None = None,
-                 patience: float = 2.0) -> None:
+                 interval: float = 1.0, patience: float = 2.0) -> None:
         self.inventory = inventory
         self.interval = interval
         self._runs_folder = runs_folder
-        self._on_snapshot = on_snapshot
         self._patience = patience
         self.recent: tuple[Snapshot, ...] = ()
         """The last snapshots with new readings of a device, newest last."""
@@ -164,23 +161,18 @@ class Sampler:
         if looked is not None:
             self._looked = looked
             self.recent = (*self.recent, snapshot)[-KEPT:]
-        if self._on_snapshot is None or self._stop.is_set():
-            return
-        try:
-            self._on_snapshot(snapshot)
-        except Exception:  # noqa: BLE001  an error of the caller must not end sampling
-            self._on_snapshot = None  # nor come again
 
 
-def take_several(inventory: Inventory, readings: int = 3, apart: float = 0.25, timeout: float = 20.0
+def take_several(inventory: Inventory, readings: int = 3, timeout: float = 20.0
                  ) -> tuple[Snapshot, ...]:
-    """Take so many snapshots, `apart` seconds from each other, for a program without a screen.
+    """Take so many snapshots, a quarter of a second from each other, for a program without a
+    screen.
 
     If the driver does not answer within `timeout` seconds there are fewer, but at least one. The
     very first snapshot is thrown away, as it has no rates; with `readings` 0 it is returned.
     """
     end = time.monotonic() + timeout
-    with Sampler(inventory, interval=apart, patience=timeout / 2) as sampler:
+    with Sampler(inventory, interval=0.25, patience=timeout / 2) as sampler:
         while len(sampler.recent) <= readings and time.monotonic() < end:
             time.sleep(0.01)
     if sampler.recent:

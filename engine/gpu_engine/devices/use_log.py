@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.devices import leases
@@ -41,6 +43,17 @@ class Use:
     kind: str = "run"
     """"run", "hold" or "seen": another user's process, in slots of ten minutes in which a panel
     looked."""
+
+
+class _Line(msgspec.Struct, rename={"begin": "from", "end": "to"}):
+    """That a hold has begun or ended, or that another user's process was seen in a slot."""
+
+    hold: str | None = None
+    seen: int | None = None
+    user: str = ""
+    devices: list[str] = []
+    begin: float | None = None
+    end: float | None = None
 
 
 def hold_began(hold: Hold, devices: Iterable[Device]) -> None:
@@ -79,17 +92,13 @@ def read(since: float, now: float) -> tuple[list[Use], int]:
     seen: set[tuple[int, str, str]] = set()
     uses, me = list[Use](), getpass.getuser()
     for line in _lines(since):
-        devices = line.get("devices")
-        if not isinstance(devices, list):
-            devices = []
-        labels = [clean(label, 80) for label in devices if isinstance(label, str)][:64]
-        name, slot, user = line.get("hold"), line.get("seen"), line.get("user")
-        if isinstance(name, str) and isinstance(start := line.get("from"), int | float):
-            begun[name] = [Use(me, label, start, now, kind="hold") for label in labels]
-        elif isinstance(name, str) and isinstance(to := line.get("to"), int | float):
-            uses += [replace(use, end=to) for use in begun.pop(name, ())]
-        elif isinstance(slot, int) and isinstance(user, str) and labels:
-            seen.add((slot, clean(user, 80), labels[0]))
+        labels = [clean(label, 80) for label in line.devices[:64]]
+        if line.hold is not None and line.begin is not None:
+            begun[line.hold] = [Use(me, label, line.begin, now, kind="hold") for label in labels]
+        elif line.hold is not None and line.end is not None:
+            uses += [replace(use, end=line.end) for use in begun.pop(line.hold, ())]
+        elif line.seen is not None and labels:
+            seen.add((line.seen, clean(line.user, 80), labels[0]))
     uses += [Use(user, label, slot * SLOT, (slot + 1) * SLOT, kind="seen")
              for slot, user, label in seen]
     live = {file.path.name for file, _ in leases.holds(paths.leases_folder())}
@@ -120,7 +129,7 @@ def _month(at: float) -> str:
     return f"{parts.tm_year}-{parts.tm_mon:02}"
 
 
-def _lines(since: float) -> Iterator[dict[str, Any]]:
+def _lines(since: float) -> Iterator[_Line]:
     # A hold may have begun in the month before.
     first = _month(max(since - 31 * 86400, 0.0))
     with contextlib.suppress(OSError):
@@ -131,6 +140,5 @@ def _lines(since: float) -> Iterator[dict[str, Any]]:
                 file.seek(max(path.stat().st_size - _LONGEST, 0))
                 lines = file.read(_LONGEST).splitlines()
             for line in lines:
-                with contextlib.suppress(ValueError, RecursionError):
-                    if isinstance(found := json.loads(line), dict):
-                        yield found
+                with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+                    yield msgspec.json.decode(line, type=_Line)

@@ -94,7 +94,8 @@ def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) 
         # One that waits itself is late only because of another, or each waits for the other.
         absent = [v for v in views if v.rank not in waiting and _is_missed(v, one)]
         if absent:
-            return _late(views, same, absent, now, where)
+            return _missed(_wait_in(views, same, now, [v.rank for v in absent]), absent, now,
+                           where)
     if len(meetings) > 1:
         return _apart(views, waiting, where)
     (same,) = meetings.values()
@@ -119,15 +120,14 @@ def _apart(views: Sequence[RankView], waiting: Mapping[int, Collective], where: 
                 "was caught?", fewest_first[0][0], False, where=where)
 
 
-def _late(views: Sequence[RankView], same: Mapping[int, Collective], absent: list[RankView],
-          now: float, where: tuple[str, ...]) -> Hang:
-    """The ranks of `same` wait for those that are `absent`."""
+def _missed(text: str, absent: list[RankView], now: float, where: tuple[str, ...] = ()) -> Hang:
+    """`text` says who waits for those that are `absent`; and what these do."""
     absent.sort(key=lambda v: (_works(v, now), v.rank))
     told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
     more = f"; and {len(absent) - 3} more" if len(absent) > 3 else ""
     first = absent[0]
-    return Hang(f"{_wait_in(views, same, now, [v.rank for v in absent])}; {told}{more}", first.rank,
-                all(_works(v, now) for v in absent), _is_silent(first, now), where=where)
+    return Hang(f"{text}; {told}{more}", first.rank, all(_works(v, now) for v in absent),
+                _is_silent(first, now), where=where)
 
 
 def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:
@@ -135,17 +135,13 @@ def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang 
     waiting = {v.rank: v.stands for v in views if v.stands is not None and not v.step_times
                and v.outcome is None and not v.stands.works
                and any(line.endswith(" in init_process_group") for line in v.stands.stack)}
-    absent = sorted((v for v in views if v.rank not in waiting and not v.step_times),
-                    key=lambda v: (_works(v, now), v.rank))
+    absent = [v for v in views if v.rank not in waiting and not v.step_times]
     since = min((stands.since for stands in waiting.values()), default=now)
     if not absent or now - since <= at_least:
         return None
-    told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
-    return Hang(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
-                f"{_ranks([v.rank for v in absent])} in init_process_group at "
-                f"{_at(_of(views, min(waiting)))}{_since(now - since)}; {told}",
-                absent[0].rank, all(_works(v, now) for v in absent),
-                _is_silent(absent[0], now))
+    return _missed(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
+                   f"{_ranks([v.rank for v in absent])} in init_process_group at "
+                   f"{_at(_of(views, min(waiting)))}{_since(now - since)}", absent, now)
 
 
 def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: float,

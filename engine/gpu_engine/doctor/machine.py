@@ -22,6 +22,7 @@ from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
 from gpu_engine.interpreters import choose
 from gpu_engine.interpreters.ask import Build
 from gpu_engine.launching import logind, torch_build
+from gpu_engine.runs import disk_room
 
 _SHM, _FILES = 1 << 30, 4096
 _PROGRAMS = (
@@ -262,7 +263,7 @@ def _size() -> os.terminal_size | None:
 def limits() -> list[Finding]:
     """Whether training meets a limit of the machine."""
     out: list[Finding] = []
-    shm = _shm()
+    shm = disk_room.of(Path("/dev/shm")).total
     if shm is not None and shm < _SHM:
         out.append(note(f"/dev/shm has {units.size(shm)}: data loaders with workers, and NCCL, may "
                         "fail with \"bus error\"",
@@ -278,15 +279,6 @@ def limits() -> list[Finding]:
                    note(f"{said}: many loader workers need more", f"ulimit -n {min(hard, 65536)}"
                         if hard > files else "raise nofile in /etc/security/limits.conf"))
     return out
-
-
-def _shm() -> int | None:
-    """Bytes of /dev/shm; None: there is none."""
-    try:
-        info = os.statvfs("/dev/shm")
-    except OSError:
-        return None
-    return info.f_blocks * info.f_frsize
 
 
 def logout() -> list[Finding]:

@@ -15,6 +15,7 @@ TIMES = 100
 """Step events whose times are kept, for the rate."""
 SPANS = 60
 """How many `StepTime` events are kept: one to ten minutes."""
+GPU_MEMORY = ("gpu_allocated", "gpu_reserved", "gpu_peak", "gpu_total", "gpu_retries")
 ALWAYS = ("data", "forward", "wait")
 """Parts that are known of every step once they are known: there are none of the others in most."""
 
@@ -68,12 +69,12 @@ class RankView:
     """Of this rank alone."""
     data_wait: float | None = None
     skipped: int | None = None
-    gpu_allocated: list[int | None] = field(default_factory=list)
-    gpu_reserved: list[int | None] = field(default_factory=list)
-    gpu_peak: list[int | None] = field(default_factory=list)
+    gpu_allocated: tuple[int | None, ...] = ()
+    gpu_reserved: tuple[int | None, ...] = ()
+    gpu_peak: tuple[int | None, ...] = ()
     """Bytes, one entry per device, as the two before and the next."""
-    gpu_total: list[int | None] = field(default_factory=list)
-    gpu_retries: list[int | None] = field(default_factory=list)
+    gpu_total: tuple[int | None, ...] = ()
+    gpu_retries: tuple[int | None, ...] = ()
     """How often each device's memory ran out and torch tried again; empty: never, or not known."""
     rss: int | None = None
     rss_peak: int | None = None
@@ -166,8 +167,8 @@ class RankView:
         self.error = self.outcome = self.phase = self.phase_since = self.beat = self.stands = None
         self.pid = self.samples_per_s = self.data_wait = self.rss = self.rss_peak = None
         self.ended, self.exit = False, None
-        self.gpu_allocated, self.gpu_reserved, self.gpu_peak = [], [], []
-        self.gpu_total, self.gpu_retries = [], []
+        for name in GPU_MEMORY:
+            setattr(self, name, ())
         self.step_times.clear()
         self.spans.clear()
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeVar, Union
 
 import msgspec
 
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import file_inside, size_of
 from gpu_engine.events.paths import events_path, inside
 from gpu_engine.events.schema import KINDS, Collective, Event, Other, Start, Step
 
@@ -175,10 +175,7 @@ class Tail:
 
     def size(self) -> int:
         """The file's size now, in bytes; 0 if it does not exist."""
-        try:
-            return self.path.lstat().st_size
-        except OSError:
-            return 0
+        return size_of(self.path)
 
     def skip(self, keep: int = 0) -> None:
         """Leave out what is in the file now but for its last `keep` bytes; read those, of which the

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gpu_engine.events import schema
-from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.rank_view import GPU_MEMORY, RankView
 from gpu_engine.events.schema import Event
 
 
@@ -166,10 +166,8 @@ def folds(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
 
 @folds(schema.Start)
 def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
-    rank.attempt, rank.pid, rank.started = event.attempt or 1, event.pid, event.started
-    rank.node, rank.local_rank = event.node, event.local_rank
-    rank.devices = list(event.device)
-    rank.as_rank, rank.process = event.as_rank, event.process
+    _take_over(rank, event, "pid", "started", "node", "local_rank", "as_rank", "process")
+    rank.attempt, rank.devices = event.attempt or 1, list(event.device)
     rank.error = rank.outcome = rank.written = rank.stands = None
     rank.ended = rank.stepped = False
     rank.exit = None
@@ -190,9 +188,8 @@ def _training(run: RunView, rank: RankView, event: schema.Training) -> None:
 
 @folds(schema.Schedule)
 def _schedule(run: RunView, rank: RankView, event: schema.Schedule) -> None:
-    rank.total_steps, rank.steps_per_epoch = event.total_steps, event.steps_per_epoch
-    rank.epochs, rank.examples, rank.dropped = event.epochs, event.examples, event.dropped
-    rank.first_step = event.first_step
+    _take_over(rank, event, "total_steps", "steps_per_epoch", "epochs", "examples", "dropped",
+               "first_step")
     if rank.step is not None and rank.step > rank.first_step:
         # The attempt before got further than the checkpoint from which this one continues.
         rank.step, rank.loss = rank.first_step, None
@@ -234,10 +231,7 @@ def _step_time(run: RunView, rank: RankView, event: schema.StepTime) -> None:
 
 @folds(schema.Memory)
 def _memory(run: RunView, rank: RankView, event: schema.Memory) -> None:
-    rank.gpu_allocated, rank.gpu_reserved = list(event.gpu_allocated), list(event.gpu_reserved)
-    rank.gpu_peak, rank.rss = list(event.gpu_peak), event.rss
-    rank.rss_peak = event.rss_peak
-    rank.gpu_total, rank.gpu_retries = list(event.gpu_total), list(event.gpu_retries)
+    _take_over(rank, event, "rss", "rss_peak", *GPU_MEMORY)
 
 
 @folds(schema.Devices)
@@ -329,6 +323,12 @@ def _first_bad(event: schema.Step) -> int | None:
                      if not math.isfinite(loss)), None)
     told = (event.loss, event.loss_min, event.loss_max)
     return event.step if any(v is not None and not math.isfinite(v) for v in told) else None
+
+
+def _take_over(rank: RankView, event: Event, *names: str) -> None:
+    """Take these fields, which both have, from the event."""
+    for name in names:
+        setattr(rank, name, getattr(event, name))
 
 
 def _known(values: schema.Named) -> dict[str, float]:

@@ -6,6 +6,7 @@ Standard library only, like `schema`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 # Relative: in an observed script the package has another name.
-from ..common.files import open_inside
 from ..common.kept_file import KeptFile
 from . import paths
 from .schema import Event, rename_reserved
@@ -92,10 +92,6 @@ class EventWriter:
 
 
 def append(path: Path, event: Event) -> None:
-    """Add one event to a file that another process also writes to: a whole line in one write.
-    Raises OSError, also if the file does not exist."""
-    fd = open_inside(*paths.inside(path), os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(fd, encode(event))
-    finally:
-        os.close(fd)
+    """Add one event to a file that another process may also write to. Raises OSError."""
+    with contextlib.closing(EventWriter(path)) as writer:
+        writer.write(encode(event))

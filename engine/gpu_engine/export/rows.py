@@ -148,8 +148,7 @@ class Source:
     def _losses(self, place: Place) -> dict[str, float]:
         """The mean of the ranks' losses up to `place`, and the least and greatest of them."""
         means: list[float] = []
-        lo: list[float] = []
-        hi: list[float] = []
+        finite: list[float] = []
         for rank, one in self._counted.items():
             total, many = 0.0, 0
             while one.pieces and one.pieces[0].place <= place:
@@ -158,10 +157,8 @@ class Source:
                 n = until - piece.place.step + 1
                 if piece.loss is not None:
                     total, many = total + piece.loss * n, many + n
-                    for value in (piece.loss, piece.lo, piece.hi):
-                        if value is not None and isfinite(value):
-                            lo.append(value)
-                            hi.append(value)
+                    finite += [value for value in (piece.loss, piece.lo, piece.hi)
+                               if value is not None and isfinite(value)]
                 if piece.event is not None and until == piece.last:
                     self._latest[rank] = piece.event
                 if until < piece.last:
@@ -173,8 +170,8 @@ class Source:
         if not means:
             return {}
         found = {LOSS: sum(means) / len(means)}
-        if len(lo) > 1:
-            found |= {f"{LOSS}_min": min(lo), f"{LOSS}_max": max(hi)}
+        if len(finite) > 1:
+            found |= {f"{LOSS}_min": min(finite), f"{LOSS}_max": max(finite)}
         return found
 
     def _of_steps(self, place: Place, event: schema.Step | None) -> dict[str, float]:

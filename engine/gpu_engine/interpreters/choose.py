@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.interpreters import ask, choose
+from gpu_engine.interpreters import ask
 from gpu_engine.interpreters.ask import Seen
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec.schema import RunSpec
@@ -89,11 +89,11 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
     if python is not None:
         return _as_set(python)
     passed: list[Passed] = []
-    for place in choose.in_order(folder, environ):
+    for place in in_order(folder, environ):
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
-        seen = choose.inspect(place)
+        seen = inspect(place)
         if seen.has_torch and _too_old(seen) is None:
             return Chosen(seen, place.why, tuple(passed), folder=folder)
         passed.append(Passed(place, _why_not(seen), seen.slow))
@@ -159,7 +159,7 @@ def _called(place: Place) -> str:
     if place.why.startswith("$"):
         return f"{place.why} ({environment_of(place.path)})"
     if ask.ours(place.path):
-        return choose.own().why
+        return own().why
     return place.path if place.why.endswith("the PATH") else place.why
 
 

@@ -43,7 +43,7 @@ def export(checkpoints: Path, out: Path, name: str | None, *, python: str) -> di
     if not listed(checkpoints):
         raise UserError(f"{checkpoints}: there is no checkpoint that can be loaded")
     try:
-        done = subprocess.run([python, WORKER, "--ask", "export", str(checkpoints), str(out),
+        done = subprocess.run([python, WORKER, "--export", str(checkpoints), str(out),
                                *([name] if name else [])], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
                               check=False)

@@ -46,8 +46,8 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            in_turn: str | None = None, near: Path | None = None, for_here: bool = True,
-            only_plan: bool = False) -> Prepared:
+            in_turn: str | None = None, near: Path | None = None, only_plan: bool = False
+            ) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder.
 
@@ -59,7 +59,6 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     its devices, holds them by now under this id, and overtakes nobody.
 
     near: the folder from which virtual environments are looked for; None: `cwd`.
-    for_here: whether this machine needs torch for it; False for a plan that is taken elsewhere.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
@@ -86,11 +85,9 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             raise
         none_free = f"it can't start now: {err}"  # the plan is of the first devices
     checked = check(spec, inventory)
-    taken = None
-    if for_here:
-        from gpu_engine.interpreters import choose  # no list of runs needs it
+    from gpu_engine.interpreters import choose  # no list of runs needs it
 
-        taken = choose.of_spec(spec, near or cwd)
+    taken = choose.of_spec(spec, near or cwd)
     # Devices that were chosen here, or by the queue, were free a moment ago.
     problems, warnings = preflight.judge(
         spec, inventory, cwd, taken,

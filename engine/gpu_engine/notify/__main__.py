@@ -87,8 +87,8 @@ def _send(run: Run, happened: Happened, journal: Journal) -> None:
     message = messages.of_run(happened.event, happened.state, happened.progress, name=named,
                               machine=socket.gethostname(), on=where(run), why=happened.why,
                               now=now)
-    send.deliver_all(wanted, message,
-                     lambda to, result: journal.write(happened.key, to.name, result or SENT))
+    for to, result in send.deliver_all(wanted, message):
+        journal.write(happened.key, to.name, result or SENT)
 
 
 def main(argv: list[str]) -> int:

@@ -61,7 +61,6 @@ class Message:
     def to_dict(self) -> dict[str, object]:
         """For JSON: what is not finite is null."""
         out = asdict(self)
-        out["on"], out["warnings"] = list(self.on), list(self.warnings)
         if self.loss is not None and not abs(self.loss) < float("inf"):
             out["loss"] = None
         return out

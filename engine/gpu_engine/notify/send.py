@@ -33,8 +33,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -62,34 +61,28 @@ Result = str | None
 """Why a message was not delivered; None: it was."""
 
 
-def deliver_all(to: Iterable[To], message: Message,
-                done: Callable[[To, Result], object] = lambda to, result: None,
-                ) -> list[tuple[To, Result]]:
-    """Deliver `message` to all entries at once, each in a thread of its own, and return how that
-    went, in their order. `done` is called with each as it is known, in this thread.
+def deliver_all(to: Iterable[To], message: Message) -> Iterator[tuple[To, Result]]:
+    """Deliver `message` to all entries at once, each in a thread of its own. Yields how that went
+    for each as it is known.
 
     A thread whose time is up is left behind: looking up a host can't be interrupted, and a socket's
     own timeout begins anew with each byte of an answer that drips.
     """
-    entries = list(to)
+    entries = dict(enumerate(to))
     # Not SimpleQueue: in Python 3.11 and 3.12 its `get(timeout=…)` may wait for ever if a signal
     # comes just as the time is over (Modules/_queuemodule.c).
     known: queue.Queue[tuple[int, Result]] = queue.Queue()
-    for number, entry in enumerate(entries):
+    for number, entry in entries.items():
         threading.Thread(target=lambda n=number, e=entry: known.put((n, deliver(e, message))),
                          daemon=True).start()
-    results: dict[int, Result] = {}
     until = time.monotonic() + IN_ALL
-    while len(results) < len(entries):
+    while entries:
         try:
-            late = [known.get(timeout=max(until - time.monotonic(), 0.0))]
+            number, result = known.get(timeout=max(until - time.monotonic(), 0.0))
         except queue.Empty:
-            late = [(number, f"no answer within {IN_ALL:.0f} s") for number in range(len(entries))
-                    if number not in results]
-        for number, result in late:
-            results[number] = result
-            done(entries[number], result)
-    return [(entry, results[number]) for number, entry in enumerate(entries)]
+            number, result = min(entries), f"no answer within {IN_ALL:.0f} s"
+        if number in entries:  # else it was given up, and is known now
+            yield entries.pop(number), result
 
 
 def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time.sleep) -> Result:
@@ -117,11 +110,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None  # it is then answered as any other status
 
 
-def _try(post: Post) -> tuple[Result, bool]:
+def _try(request: urllib.request.Request) -> tuple[Result, bool]:
     """Send a request once, through a proxy if the environment names one: how that went, in our own
     words, and whether another try may help."""
-    request = urllib.request.Request(post.url, post.body, {  # its scheme: see `config`
-        "User-Agent": f"gpu-panel/{version()}", **post.headers})
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(
         context=ssl.create_default_context()))
     try:
@@ -154,7 +145,7 @@ def _command(words: tuple[str, ...], message: Message) -> Result:
     it prints is thrown away, as it may have secrets in it."""
     told = {k: v for k, v in os.environ.items() if k not in _OWN}
     for key, value in message.to_dict().items():
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             value = ",".join(map(str, value))
         told[f"GPU_PANEL_NOTIFY_{key.upper()}"] = "" if value is None else str(value)
     try:
@@ -197,16 +188,7 @@ _TAG = {"finished": "white_check_mark", "failed": "x", "lost": "x", "stalled": "
 _MARKDOWN = re.compile(r"([\\*_~`|>#\[\]()<-])")
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
-    """One request."""
-
-    url: str = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    body: bytes
-
-
-def post(to: To, message: Message) -> Post:
+def post(to: To, message: Message) -> urllib.request.Request:
     """The request that tells `to` of `message`. `to` is of any kind but "command"."""
     url, value = to.url, message.to_dict()
     if to.kind == "ntfy":
@@ -222,10 +204,11 @@ def post(to: To, message: Message) -> Post:
         if len(text) > _DISCORD_MOST:
             text = text[:_DISCORD_MOST - 1].rstrip("\\") + "…"
         value = {"content": text, "allowed_mentions": {"parse": []}}
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", "User-Agent": f"gpu-panel/{version()}"}
     if to.token is not None:
         headers["Authorization"] = f"Bearer {to.token}"
-    return Post(url, headers, json.dumps(value, allow_nan=False).encode())
+    body = json.dumps(value, allow_nan=False).encode()
+    return urllib.request.Request(url, body, headers)  # its scheme: see `config`
 
 
 def _ntfy(url: str) -> tuple[str, str]:

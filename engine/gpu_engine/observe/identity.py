@@ -13,8 +13,6 @@ from typing import NamedTuple
 from ..common import procs
 from ..common.files import open_inside
 from ..events import schema
-from ..events.paths import events_path
-from ..events.writer import append
 
 
 class Identity(NamedTuple):
@@ -92,12 +90,3 @@ def note(text: str, run: Path) -> None:
         fd = open_inside(run, "observe-errors.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(fd, "a") as file:
             file.write(f"{os.getpid()} {text}\n")
-
-
-def cannot_observe(run: Path, direct: bool, text: str) -> None:
-    """Report why this process can't be observed: in a note, and as a warning of its rank if the
-    supervisor itself started it (`direct`). Other processes may never become a rank."""
-    note(text, run)
-    if direct:
-        with contextlib.suppress(OSError):
-            append(events_path(run, identify().rank), schema.Warning(text))

@@ -33,6 +33,9 @@ from typing import Any
 
 import torch
 
+from ..events import schema
+from ..events.paths import events_path
+from ..events.writer import append
 from ..worker.rank import memory
 from . import exit_hooks, identity, loggers, parts, wrap
 from .findings import Findings
@@ -51,9 +54,12 @@ def install(*, direct: bool) -> None:
         _into_torch()
     except Exception as err:  # noqa: BLE001 - a torch that lacks something that we need
         observer.off = True  # what is wrapped by now does nothing then
-        identity.cannot_observe(observer.run, direct, (
-            f"torch {torch.__version__} lacks what is needed to see this script's steps "
-            f"({type(err).__name__}: {err}): the script runs, but its steps are not shown"))
+        text = f"torch {torch.__version__} lacks what is needed to see this script's steps " \
+            f"({type(err).__name__}: {err}): the script runs, but its steps are not shown"
+        identity.note(text, observer.run)
+        if direct:  # other processes may never become a rank
+            with contextlib.suppress(OSError):
+                append(events_path(observer.run, identity.identify().rank), schema.Warning(text))
         return
     os.register_at_fork(after_in_child=lambda: wrap.quietly(observer.in_child))
     atexit.register(lambda: wrap.quietly(observer.finish))
@@ -168,7 +174,8 @@ def _watch_loaders_and_saves() -> None:
     loader = import_module("torch.utils.data").DataLoader
     began = parts.watch_loader(loader, lambda: observer.rec and observer.rec.parts, _loaded)
     wrap.method(loader, "__iter__", _iterates, lambda _, made, source: began(source, made))
-    wrap.method(torch, "save", _save_begins, _saved, _unsaved)
+    wrap.method(torch, "save", lambda *_, **__: observer.mark(parts.SAVES),
+                lambda *_, **__: observer.mark(parts.SAVED), _unsaved)
 
 
 def _iterates(loader: Any) -> None:
@@ -183,18 +190,8 @@ def _loaded(loader: int, batch: Any) -> None:
         observer.findings.loaded(loader, batch)
 
 
-def _save_begins(*_: Any, **__: Any) -> None:
-    if observer.rec is not None:
-        observer.rec.parts.here(parts.SAVES)
-
-
-def _saved(*_: Any, **__: Any) -> None:
-    if observer.rec is not None:
-        observer.rec.parts.here(parts.SAVED)
-
-
 def _unsaved(_: Any, err: BaseException, thing: Any, f: Any = None, *__: Any, **___: Any) -> None:
-    _saved()
+    observer.mark(parts.SAVED)
     with contextlib.suppress(Exception):  # neither a path nor a file with a name
         observer.unsaved(err, f)
 

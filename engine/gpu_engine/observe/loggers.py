@@ -97,8 +97,7 @@ def _around(observer: Observer, method: Any, read: Read) -> Any:
             return None
 
     def after(values: dict[str, Any] | None, *_: Any, **__: Any) -> None:
-        if observer.rec is not None:
-            observer.rec.parts.here(parts.SAVED)
+        observer.mark(parts.SAVED)
         if values:
             _record(observer, values)
 

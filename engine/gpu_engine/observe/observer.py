@@ -58,22 +58,10 @@ class Observer:
         """`run`: the run folder. `became_rank` is called when this process has claimed a rank."""
         self.run = run
         self._became_rank = became_rank
-        self.losses = Losses()
         self.rec: ScriptRecorder | None = None
-        self.tried = False
-        """Whether this process has tried to become a rank."""
-        self.off = False
-        """Whether observing has ended for this process."""
-        self.stepped = 0
-        """Steps of all optimizers."""
         self._began = time.monotonic()
         self._rank = 0
         """The rank of `rec`."""
-        self.here = _ThreadState()
-        self.optimizers = Optimizers()
-        self.gradients = Gradients(self.optimizers.alive)
-        self._by_hand: Optimizer | None = None
-        """Under whose number calls of backward() are recorded as steps."""
         self._faults = 0
         self._norm = os.environ.get("GPU_PANEL_GRAD_NORM") == "1"
         self._error: BaseException | None = None
@@ -81,13 +69,34 @@ class Observer:
         """(the error of a `torch.save`, which file could not be written as its disk is full)."""
         self._empty = False
         """Whether a loader without a batch was told of."""
+        self.names: set[str] = set()
+        """The names of values that the script has passed to a logger and that are recorded."""
+        self.names_left_out = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin in a process that is no rank yet."""
+        self.losses = Losses()
+        self.tried = False
+        """Whether this process has tried to become a rank."""
+        self.off = False
+        """Whether observing has ended for this process."""
+        self.stepped = 0
+        """Steps of all optimizers."""
+        self.here = _ThreadState()
+        self.optimizers = Optimizers()
+        self.gradients = Gradients(self.optimizers.alive)
+        self._by_hand: Optimizer | None = None
+        """Under whose number calls of backward() are recorded as steps."""
         self.last_gradient: LastGradient | None = None
         """None: no step has been seen."""
         self.findings: Findings | None = None
         """None: this process is not looked at in that way."""
-        self.names: set[str] = set()
-        """The names of values that the script has passed to a logger and that are recorded."""
-        self.names_left_out = False
+
+    def mark(self, kind: str) -> None:
+        """Note that something of this kind begins in the thread that trains, see `parts`."""
+        if self.rec is not None:
+            self.rec.parts.here(kind)
 
     # --- becoming a rank -----------------------------------------------------------------------
 
@@ -218,7 +227,9 @@ class Observer:
         mine = stepped.optimizer
         rec.parts.here(parts.STEPPED if mine.number else parts.STEP)
         if self.last_gradient is None:
-            self._await_last_gradient(rec)
+            ddp = None if self.findings is None else self.findings.ddp()
+            self.last_gradient = LastGradient(
+                () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(parts.READY))
         lr = optimizer.param_groups[0].get("lr")
         norm = self._norm_of(optimizer) if self._norm else None
         rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
@@ -246,12 +257,6 @@ class Observer:
                 self.become()
             if self.rec is not None:
                 self.rec.write(notices.no_batch(examples, batch or 0))
-
-    def _await_last_gradient(self, rec: ScriptRecorder) -> None:
-        """Watch for the last gradient of each pass, if the model is DistributedDataParallel's."""
-        ddp = None if self.findings is None else self.findings.ddp()
-        self.last_gradient = LastGradient(
-            () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(parts.READY))
 
     def steps_so_far(self) -> int:
         """About how many steps this rank has made; 0 before the first."""
@@ -328,14 +333,7 @@ class Observer:
         """Called in the child after a fork. The child is not a rank until it trains itself."""
         rec, self.rec = self.rec, None
         record_writer.current = None
-        self.tried = self.off = False
-        self.findings = self.last_gradient = None
-        self.losses = Losses()
-        self.optimizers = Optimizers()
-        self.gradients = Gradients(self.optimizers.alive)
-        self._by_hand = None
-        self.stepped = 0
-        self.here = _ThreadState()
+        self._begin()
         if rec is not None:
             rec.give_up()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from gpu_engine.common import units
@@ -27,53 +27,43 @@ _MAY_LACK = ("steps", "loss", "best eval", "verdict", "")
 """Columns that are left out where no run has anything in them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """In which order runs are listed."""
-
-    by: str
-    reverse: bool
-    now: float
-    best: str | None = None
-    """The value that is compared, as run.best has it; None: each run's own."""
-
-    def sorted(self, rows: list[Row]) -> list[Row]:
-        """The rows in this order; those that lack the value last."""
-        told = [(self._key(row), row) for row in rows]
-        known = [(key, row) for key, row in told if key is not None]
-        known.sort(key=lambda each: each[0], reverse=self.reverse)
-        return [row for _, row in known] + [row for key, row in told if key is None]
-
-    def _key(self, row: Row) -> float | str | None:
-        one, figures = row
-        best, took = best_evaluation(one, figures), one.state.took(self.now)
-        if self.by == "loss":
-            loss = last_loss(figures)
-            return loss if loss is not None and math.isfinite(loss) else None
-        if self.by == "best":
-            return None if best is None else -best[1] if best[2] else best[1]
-        if self.by == "steps":
-            return None if figures.steps is None else -figures.steps
-        if self.by == "took":
-            return None if took is None else -took
-        return {"created": -one.state.created, "name": one.name, "state": one.state.state}[self.by]
-
-
-def found_runs(asked: Query, count: int, order: Order, since: float = 0.0
+def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
+               reverse: bool = False, best: str | None = None, since: float = 0.0
                ) -> tuple[list[Row], int]:
     """The first `count` runs that match, made at `since` (Unix seconds) or later, with their
-    figures, and how many more there are."""
+    figures, and how many more there are. `best`: the value that is compared, as run.best has it;
+    None: each run's own."""
     every, figures = folder.all_runs(), FiguresOf()
-    newest = order.by == "created" and not order.reverse
+    newest = by == "created" and not reverse
     if newest and not asked and not since:
         found, more = [summary.read(run) for run in every[:count]], max(len(every) - count, 0)
     else:
         found = [one for one in map(summary.read, every)
                  if one.state.created >= since and asked.matches(one.asked)]
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
-    rows = [(replace(one, best=order.best or one.best), figures.read(one.run, one.state))
+    rows = [(replace(one, best=best or one.best), figures.read(one.run, one.state))
             for one in found]
-    return (rows if newest else order.sorted(rows)[:count]), more
+    if newest:
+        return rows, more
+    keys = [(_key(row, by, now), row) for row in rows]
+    known = [(key, row) for key, row in keys if key is not None]
+    known.sort(key=lambda each: each[0], reverse=reverse)
+    return [row for _, row in [*known, *(each for each in keys if each[0] is None)]][:count], more
+
+
+def _key(row: Row, by: str, now: float) -> float | str | None:
+    """What rows are sorted by; None: the run lacks it."""
+    one, figures = row
+    if by == "loss":
+        loss = last_loss(figures)
+        return loss if loss is not None and math.isfinite(loss) else None
+    if by == "best":
+        best = best_evaluation(one, figures)
+        return best and (-best[1] if best[2] else best[1])
+    if by in ("steps", "took"):
+        most = figures.steps if by == "steps" else one.state.took(now)
+        return None if most is None else -most
+    return {"created": -one.state.created, "name": one.name, "state": one.state.state}[by]
 
 
 def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:

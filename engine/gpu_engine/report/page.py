@@ -13,7 +13,7 @@ from urllib.parse import quote
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import end_inside
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.columns import IN_TABLE
 from gpu_engine.devices.records import Snapshot
@@ -36,7 +36,7 @@ def of_all(snapshots: Sequence[Snapshot]) -> list[Section]:
     """Devices and the newest runs; then each run that is live, or the newest. `snapshots`: the last
     ones, newest last."""
     now = time.time()
-    rows, more = listing.found_runs(parse(""), LISTED, listing.Order("created", False, now))
+    rows, more = listing.found_runs(parse(""), LISTED, now)
     heads, lines = listing.cells(rows, now)
     found: list[Table | Text] = [Table(heads, tuple(lines), tuple(f"#{_quoted(line[0])}"
                                                                   for line in lines))
@@ -63,7 +63,8 @@ def of_run(run: Run) -> list[Section]:
     for rank in run.ranks()[:_LOGS]:
         logs.setdefault(run.output(rank), rank)
     told = [Section(f"Log of rank {rank}", (Text(lines, exact=True),))
-            for path, rank in logs.items() if (lines := _last_lines(path))]
+            for path, rank in logs.items() if (lines := tuple(clean_lines(
+                end_inside(*inside(path), _LOG).decode(errors="replace"))[-_LOG_LINES:]))]
     return [*sections[:at], *told, *sections[at:]]
 
 
@@ -79,13 +80,3 @@ def _devices(snapshots: Sequence[Snapshot]) -> Table | Text:
     return Table(("", "name", *(column.title for column in IN_TABLE), "state"), tuple(
         (one.device.id, one.device.name, *(column.of(one) for column in IN_TABLE),
          clean(one.problem or states[one.device.id].reason)) for one in snapshots[-1].samples))
-
-
-def _last_lines(path: Path) -> tuple[str, ...]:
-    try:
-        with file_inside(*inside(path)) as file:
-            file.seek(max(file.seek(0, 2) - _LOG, 0))
-            text = file.read(_LOG).decode(errors="replace")
-    except OSError:
-        return ()
-    return tuple(clean_lines(text)[-_LOG_LINES:])

@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypedDict
@@ -97,15 +96,11 @@ def _check(manifest: Any) -> None:
             raise TypeError
 
 
-def best_of(folder: Path, metric: str, largest: bool,
-            among: Collection[str] | None = None) -> tuple[Path, float] | None:
+def best_of(folder: Path, metric: str, largest: bool) -> tuple[Path, float] | None:
     """(checkpoint, value) with the best value of `metric` in the manifests; None if no manifest
-    has one. `largest`: whether the largest value is the best. `among`: the names that count; None:
-    all."""
+    has one. `largest`: whether the largest value is the best."""
     found = None
     for path in listed(folder):
-        if among is not None and path.name not in among:
-            continue
         try:
             value = read_manifest(path).get("metrics", {}).get(metric)
         except Damaged:
@@ -116,24 +111,26 @@ def best_of(folder: Path, metric: str, largest: bool,
     return found
 
 
-def choose(folder: Path, which: str, best: str | None,
-           among: Collection[str] | None = None) -> str | None:
+def choose(folder: Path, which: str, best: str | None) -> str | None:
     """The name of the checkpoint in `folder` that a person chose: "best" (judged by `best`, the
     value of train.best; without one, by the least loss), a step, or a checkpoint's name. None for
-    "newest", which is found while loading, as the last one may be damaged.
-
-    among: the names that count; None: all.
-
-    Raises UserError, which says which checkpoints there are.
+    "newest", which is found while loading, as the last one may be damaged. Raises UserError, which
+    says which checkpoints there are.
     """
     text = which.strip()
     if text == "newest":
         return None
-    there = [p.name for p in listed(folder) if among is None or p.name in among]
+    there = [p.name for p in listed(folder)]
     if not there:
         raise UserError(f"{folder}: there is no checkpoint")
     if text == "best":
-        return _best(folder, best, there)
+        metric, largest = parse_best(best) or ("loss", False)
+        found = best_of(folder, metric, largest)
+        if found is None:
+            given = "" if best else " (train.best does not name another)"
+            raise UserError(f"no checkpoint has a value {metric!r} of an evaluation{given}, so "
+                            f"there is no best one; there are {_steps(there)}")
+        return found[0].name
     step = step_of(text) if text.startswith("step-") else _number(text)
     if step is None:
         raise UserError(f"{which!r} is not a checkpoint: use newest, best or a step; there are "
@@ -152,16 +149,6 @@ def set_aside(folder: Path, after: str, into: str) -> list[str]:
         (folder / into).mkdir(mode=0o700, exist_ok=True)
         path.rename(folder / into / path.name)
     return [p.name for p in later]
-
-
-def _best(folder: Path, best: str | None, there: list[str]) -> str:
-    metric, largest = parse_best(best) or ("loss", False)
-    found = best_of(folder, metric, largest, there)
-    if found is None:
-        given = "" if best else " (train.best does not name another)"
-        raise UserError(f"no checkpoint has a value {metric!r} of an evaluation{given}, so there "
-                        f"is no best one; there are {_steps(there)}")
-    return found[0].name
 
 
 def _number(text: str) -> int | None:

@@ -242,8 +242,8 @@ class Run:
         finally:
             os.close(fd)
 
-    def _wait_for_supervisor(self, seconds: float = 5.0) -> State:
-        end = time.monotonic() + seconds
+    def _wait_for_supervisor(self) -> State:
+        end = time.monotonic() + 5
         while (state := self.state()).pid is None and state.live and time.monotonic() < end:
             time.sleep(0.05)
         return state
@@ -281,7 +281,8 @@ class Run:
     def require_removable(self) -> None:
         """Raise UserError if the run or processes of it still run, if that can't be found out, or
         if the folder is another user's."""
-        trust.require_owner(self.path)
+        if (owner := trust.other_owner(self.path)) is not None:
+            raise UserError(f"run {self.id} is only shown: {self.path}: it belongs to {owner}")
         state = self.state()
         if state.state == "unreadable":
             raise UserError(f"run {self.id} can't be removed: {state.reason}")

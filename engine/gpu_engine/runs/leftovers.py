@@ -56,7 +56,7 @@ def processes(run: Path) -> list[int]:
     """The pids of this user's processes that have the run in their environment, in order. This
     process and its ancestors are left out."""
     wanted = b"GPU_PANEL_RUN=" + os.fsencode(run)
-    above = _above(os.getpid())
+    above = set(procs.ancestors(os.getpid()))
     return sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208
                   if pid not in above and _belongs(pid, wanted))
 
@@ -93,18 +93,6 @@ def _belongs(pid: int, wanted: bytes) -> bool:
     except OSError:
         return False
     return wanted in environment and procs.start_ticks(pid) is not None
-
-
-def _above(pid: int) -> set[int]:
-    """`pid` and all its ancestors."""
-    found: set[int] = set()
-    while pid > 0 and pid not in found:
-        found.add(pid)
-        stat = procs.stat(pid)
-        if stat is None:
-            break
-        pid = stat.parent
-    return found
 
 
 def _step_in(path: Path) -> int | None:

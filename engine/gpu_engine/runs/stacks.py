@@ -43,20 +43,10 @@ def send(pid: int, ticks: int | None, run: Run) -> bool:
     belong to `run`, or does not catch the signal."""
     try:
         return procs.send(pid, ticks, signal.SIGUSR2,
-                          lambda found: trust.belongs(found, run.path) and listens(found))
+                          lambda found: trust.belongs(found, run.path)
+                          and procs.catches(found, signal.SIGUSR2))
     except OSError:
         return False
-
-
-def listens(pid: int) -> bool:
-    """Whether the process catches SIGUSR2, which would end it otherwise. It can only be told on
-    Linux."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
 def process(run: Run, rank: int) -> tuple[int, int | None] | None:

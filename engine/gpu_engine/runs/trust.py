@@ -12,13 +12,12 @@ Standard library only: a rank imports this.
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import read_json, reason, write_json
+from gpu_engine.common.files import read_json, reason, user_name, write_json
 from gpu_engine.common.paths import home, runs_folder
 
 
@@ -40,13 +39,6 @@ def why_not_ours(run: Path) -> str | None:
     return None
 
 
-def require_owner(run: Path) -> None:
-    """Raises UserError if the folder `run` is another user's."""
-    owner = other_owner(run)
-    if owner is not None:
-        raise UserError(f"run {run.name} is only shown: {run}: it belongs to {owner}")
-
-
 def whose(path: Path) -> str:
     """"; it belongs to alice", or "" if it is the current user's."""
     owner = other_owner(path)
@@ -59,12 +51,7 @@ def other_owner(run: Path) -> str | None:
         uid = run.lstat().st_uid
     except OSError:
         return None
-    if uid == os.geteuid():
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
+    return None if uid == os.geteuid() else user_name(uid)
 
 
 def require_ours(run: Path) -> None:

@@ -103,11 +103,6 @@ def cancel(job: int, *options: str, step: int | None = None) -> None:
     call(["scancel", *options, str(job) if step is None else f"{job}.{step}"])
 
 
-def no_requeue(job: int) -> None:
-    """Have Slurm never begin the job again. Raises SlurmError."""
-    call(["scontrol", "update", f"JobId={job}", "Requeue=0"])
-
-
 def call(argv: Sequence[str], *, limit: float = LIMIT, cwd: str | None = None,
          env: Mapping[str, str] | None = None) -> str:
     """The output of a command. Raises SlurmError."""

@@ -20,6 +20,7 @@ from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.build import arguments
 from gpu_engine.plan.check import Checked, check
 from gpu_engine.plan.records import WORKER
+from gpu_engine.runs.job import Request
 from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec
 
@@ -30,17 +31,6 @@ _OURS = frozenset((
     "ntasks-per-gpu", "requeue", "no-requeue", "open-mode", "signal", "clusters", "array", "wrap",
     "export", "parsable", "wait", "test-only"))
 """Options of sbatch that `-o` can't give."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is asked of Slurm."""
-
-    nodes: int
-    per_node: int
-    """GPUs of each node; on CPU slots, ranks."""
-    options: tuple[tuple[str, str | None], ...] = ()
-    """Further options of sbatch, without `--`; None: the option takes no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +45,17 @@ class Place:
 
 
 def job_of(spec: RunSpec, nodes: int | None, per_node: int | None,
-           options: Sequence[str] = ()) -> Job:
+           options: Sequence[str] = ()) -> Request:
     """What to ask for: `nodes` and `per_node` as given, else as the spec says, else 1. `options`:
     KEY=VALUE or KEY each. Raises UserError."""
     ids, mode = spec.devices.ids, modes.get(spec.parallel.mode)
     told = len(ids) if ids else spec.devices.pick
-    return Job(nodes or mode.nodes(spec.parallel.nodes), per_node or told or 1,
-               tuple(_option(text) for text in options))
+    for text in options:
+        _require_option(text)
+    return Request(nodes or mode.nodes(spec.parallel.nodes), per_node or told or 1, tuple(options))
 
 
-def _option(text: str) -> tuple[str, str | None]:
+def _require_option(text: str) -> None:
     key, equals, value = text.partition("=")
     if not re.fullmatch(r"[a-z][a-z0-9-]+", key):
         raise UserError(f"-o {text!r}: expected an option of sbatch by its long name, without --, "
@@ -75,10 +66,9 @@ def _option(text: str) -> tuple[str, str | None]:
     if equals and (not value or not value.isprintable() or set(value) & set("'\"\\")):
         raise UserError(f"-o {text!r}: expected a value without quotes, backslashes and control "
                         "characters")
-    return key, value if equals else None
 
 
-def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) -> str:
+def batch_script(spec: RunSpec, job: Request, place: Place, run: str | None = None) -> str:
     """The text of the script. Raises SpecError with all that does not fit, and UserError for a
     text that can't stand in a script.
 
@@ -90,7 +80,8 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
     env = [f"{name}={shlex.quote(text)}" for name, text in spec.run.env.items()]
     for word in (*words, *env, place.folder, place.home, run or ""):
         _refuse_control_characters(word)
-    options = {"job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"}
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"
+    options: dict[str, str | None] = {"job-name": name}
     tasks = job.per_node if modes.get(spec.parallel.mode).process_a_device else 1
     options |= {"nodes": str(job.nodes), "ntasks-per-node": str(tasks)}
     if not _on_cpu(spec):
@@ -102,7 +93,10 @@ def batch_script(spec: RunSpec, job: Job, place: Place, run: str | None = None) 
         options |= {"signal": f"USR1@{grace}", "no-requeue": None,
                     "time": str(math.ceil((limit + grace) / 60))}
     options |= {"open-mode": "append"}
-    head = [_directive(k, v) for k, v in (options | dict(job.options)).items()]
+    for key, equals, value in (text.partition("=") for text in job.options):
+        options[key] = value if equals else None
+    head = [f"#SBATCH --{k}" + ("" if v is None else f"={shlex.quote(v)}")
+            for k, v in options.items()]
     text = _TEMPLATE if job.nodes > 1 else _TEMPLATE.replace(_MEET, _ALONE)
     if run is not None:
         text = text.replace(_OF_ITS_OWN, _GIVEN).replace(_RANKS, _RANKS_WITH_LOGS)
@@ -125,7 +119,7 @@ def pattern(folder: str, name: str) -> str:
     return f"{folder.replace('%', '%%')}/{name}"
 
 
-def placed(spec: RunSpec, job: Job) -> Checked:
+def placed(spec: RunSpec, job: Request) -> Checked:
     """`spec` without what Slurm decides: nodes, their devices and where the ranks meet. Raises
     SpecError."""
     p, fresh, mode = spec.parallel, RunSpec().parallel, modes.get(spec.parallel.mode)
@@ -163,10 +157,6 @@ def placed(spec: RunSpec, job: Job) -> Checked:
 
 def _on_cpu(spec: RunSpec) -> bool:
     return bool(spec.devices.ids) and all(i.startswith("cpu:") for i in spec.devices.ids or ())
-
-
-def _directive(key: str, value: str | None) -> str:
-    return f"#SBATCH --{key}" if value is None else f"#SBATCH --{key}={shlex.quote(value)}"
 
 
 def _refuse_control_characters(text: str) -> None:

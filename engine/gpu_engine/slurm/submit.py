@@ -21,7 +21,7 @@ from gpu_engine.runs.create import create_run, discard, reopen_run, working_fold
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
-from gpu_engine.slurm.script import Job, Place, batch_script, job_of, pattern, placed
+from gpu_engine.slurm.script import Place, batch_script, job_of, pattern, placed
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -30,7 +30,7 @@ _INHERITED = ("requeue", "no-requeue", "open-mode", "signal", "array-inx", "expo
 """Settings of the environment that would change what the script depends on."""
 
 
-def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
+def submit(spec: RunSpec, job: jobs.Request) -> tuple[Run, jobs.Job]:
     """Make a run folder with the batch script in it and submit that. The script's own output goes
     to its supervisor.log, each rank's to `ranks/`.
 
@@ -41,7 +41,7 @@ def submit(spec: RunSpec, job: Job) -> tuple[Run, jobs.Job]:
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
                         "cluster, or write the script with --output and take it there")
     place = Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home()))
-    for key, _ in job.options:
+    for key in _keys(job):
         if key in ("output", "error"):
             raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
                             "gpu-engine logs prints it")
@@ -93,19 +93,22 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
     return plan
 
 
-def _submitted(run: Run, script: str, job: Job, place: Place) -> jobs.Job:
+def _keys(job: jobs.Request) -> list[str]:
+    return [option.partition("=")[0] for option in job.options]
+
+
+def _submitted(run: Run, script: str, job: jobs.Request, place: Place) -> jobs.Job:
     path = run.path / jobs.SCRIPT
     try:
         write_inside(run.path, jobs.SCRIPT, script)
         number = commands.submit(
             path, place.folder, pattern(str(run.path), jobs.OUTPUT),
-            without=(*_INHERITED, *(key for key, _ in job.options)))
+            without=(*_INHERITED, *_keys(job)))
     except SlurmError as err:
         raise UserError(f"the job was not submitted: {err}") from None
     except OSError as err:
         raise UserError(f"{path}: can't be written: {err.strerror}") from None
-    return jobs.Job(number, request=jobs.Request(job.nodes, job.per_node, tuple(
-        key if value is None else f"{key}={value}" for key, value in job.options)))
+    return jobs.Job(number, request=job)
 
 
 def _record(run: Run, there: jobs.Job) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpu_engine.common import only_look
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import file_inside, json_inside
+from gpu_engine.common.files import end_inside, json_inside
 from gpu_engine.common.paths import runs_folder
 from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
@@ -99,7 +99,8 @@ def _query(runs: Sequence[tuple[Run, Job]]) -> None:
         now = _now(job, seen.get(job.id), why)
         if now.over and now.state not in ("CANCELLED", jobs.GONE):
             cause = _cause(run, now)
-            words = cause.line if cause is not None else _last_words(run.path)
+            words = cause.line if cause is not None else \
+                _last_line(run.path / jobs.OUTPUT) or _last_line(log_path(run.path, 0))
             now = replace(now, words=words or now.words)
             _explain(run, cause)
         _note(run, job, now)
@@ -132,7 +133,7 @@ def _note(run: Run, before: Job, now: Job) -> None:
 def _cause(run: Run, job: Job) -> Cause | None:
     """Why a job's run has failed, by what its ranks have recorded and srun says of how they ended:
     who was killed has recorded nothing."""
-    said = _tail(run.path / jobs.OUTPUT)
+    said = end_inside(run.path, jobs.OUTPUT, _END)
     nodes, ended = {}, []
     for node, task, code, name in _TASK.findall(said):
         status = int(code) if code else -_SIGNALS.get(name.decode().strip(), signal.SIGKILL)
@@ -155,27 +156,11 @@ def _explain(run: Run, cause: Cause | None) -> None:
             run.write_state(replace(state, reason=cause.line, cause=cause))
 
 
-def _last_words(run: Path) -> str | None:
-    """The last line that the job's script wrote or, if that is not told, rank 0; None if neither
-    has written any."""
-    return _last_line(run / jobs.OUTPUT) or _last_line(log_path(run, 0))
-
-
 def _last_line(path: Path) -> str | None:
     """The last line of a file in a run folder that is not Slurm's noise."""
-    lines = _tail(path).decode(errors="replace").splitlines()
+    lines = end_inside(*inside(path), _END).decode(errors="replace").splitlines()
     told = (clean(line).strip() for line in reversed(lines))
     return next((line for line in told if line and not _NOISE.match(line)), None)
-
-
-def _tail(path: Path) -> bytes:
-    """The end of a file in a run folder; empty where it can't be read."""
-    try:
-        with file_inside(*inside(path)) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
-            return file.read(_END)
-    except OSError:
-        return b""
 
 
 def stop(run: Run, *, now: bool = False) -> None:
@@ -213,7 +198,7 @@ def _end(run: Run, job: Job, now: bool) -> None:
     # Not even where the nodes don't see the file yet that ask_to_stop has written, and not if
     # Slurm itself would begin it again, as after a node's failure.
     with contextlib.suppress(SlurmError):
-        commands.no_requeue(job.id)
+        commands.call(["scontrol", "update", f"JobId={job.id}", "Requeue=0"])
     if now:
         # The step, by its number, is killed at once; a job that is killed gets SIGTERM before,
         # and its ranks would save.

@@ -22,6 +22,8 @@ from gpu_engine.events.paths import inside
 
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 """What asks the supervisor to end the run."""
+_KILLING = 5.0
+"""Seconds for which SIGKILL is sent again."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
@@ -159,14 +161,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_tree(children: Sequence[Child], orphans: dict[int, int] | None = None,
-              seconds: float = 5.0) -> list[int]:
+def kill_tree(children: Sequence[Child], orphans: dict[int, int] | None = None) -> list[int]:
     """Send SIGKILL to everything below this process, a subreaper, until it has no child left, as a
     process that gets a new parent just then may be missed. `orphans`: as in `reap`; a process that
     has just crashed may still have threads, and can't be reaped before they have ended. Returns the
     pids that could not be ended, for example in uninterruptible sleep."""
     killed, ended = set[int](), dict[int, int]()
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _KILLING
     if childless():  # as after nearly all runs; nothing is below us
         return []
     while True:

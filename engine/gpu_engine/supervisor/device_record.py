@@ -29,9 +29,6 @@ EVERY = 5.0
 PATIENCE = 30.0
 """Seconds after which a device that does not answer counts as late."""
 
-_DEEP = 50
-"""Processes, each below the next, that are looked at to find whose one is."""
-
 log = logging.getLogger(__name__)
 _V = TypeVar("_V")
 
@@ -139,17 +136,9 @@ def _others(sample: Sample) -> float | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether this process has started it, or one of those that it has started."""
-    for _ in range(_DEEP):
-        if pid <= 1:
-            return False
-        if pid == os.getpid():
-            return True
-        stat = procs.stat(pid)
-        if stat is None:
-            return True  # it has ended
-        pid = stat.parent
-    return False
+    """Whether this process has started it, or one of those that it has started; or it has ended,
+    so that nothing is above it."""
+    return os.getpid() in procs.ancestors(pid) or procs.stat(pid) is None
 
 
 def _short(value: float | None, digits: int) -> float | None:

@@ -13,8 +13,11 @@ import logging
 import os
 from pathlib import Path
 
-from gpu_engine.common.files import file_inside, open_inside
+from gpu_engine.common.files import end_inside, open_inside
 from gpu_engine.events.paths import inside
+
+_TAIL = 16 << 10
+"""Bytes of a log's end in which its last words are."""
 
 log = logging.getLogger(__name__)
 
@@ -86,18 +89,9 @@ def note(path: Path, text: str) -> None:
             file.write(text + "\n")
 
 
-def tail(path: Path, size: int = 16384) -> str:
+def tail(path: Path) -> str:
     """The end of a log as text, continued into its older part if it was cut just before."""
-    end = _end(path, size)
-    if len(end) < size:
-        end = _end(old(path), size - len(end)) + end
+    end = end_inside(*inside(path), _TAIL)
+    if len(end) < _TAIL:
+        end = end_inside(*inside(old(path)), _TAIL - len(end)) + end
     return end.decode(errors="replace")
-
-
-def _end(path: Path, size: int) -> bytes:
-    try:
-        with file_inside(*inside(path)) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read(size)
-    except OSError:
-        return b""

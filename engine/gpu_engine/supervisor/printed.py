@@ -14,7 +14,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_engine.common.files import file_inside
+from gpu_engine.common.files import file_inside, size_of
 from gpu_engine.events.paths import inside
 from gpu_engine.events.schema import Metric
 from gpu_engine.plan.records import LaunchPlan
@@ -45,13 +45,12 @@ def in_line(line: str) -> dict[str, float]:
     `name=1.5`."""
     if line.lstrip().startswith("{"):
         try:
-            told = json.loads(line)
+            told = json.loads(line, parse_int=float)
         except (ValueError, RecursionError):
             told = None
         if isinstance(told, dict):
-            return {name: float(v) for name, v in told.items()
-                    if isinstance(v, (int, float)) and not isinstance(v, bool)
-                    and math.isfinite(_float(v))}
+            return {name: value for name, value in told.items()
+                    if isinstance(value, float) and math.isfinite(value)}
     return {name: float(number) for name, number in _PAIR.findall(line)}
 
 
@@ -70,20 +69,13 @@ def _search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
         signal.signal(signal.SIGALRM, before)
 
 
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 class Printed:
     """Reads the new lines of a log. `path`: inside the run folder; what is in it is skipped."""
 
     def __init__(self, path: Path, metrics: Mapping[str, str] | str) -> None:
         self.path = path
         self._patterns = None if metrics == AUTO else parse_metrics(metrics)
-        self._offset = self._size()
+        self._offset = size_of(path)
         self._rest = b""
         self._lines = 0
         self._wrong: dict[str, str] = {}
@@ -158,9 +150,3 @@ class Printed:
         return [f"run.metrics: {name} was not seen in {lines}"
                 + (f"; {self._wrong[name]}" if name in self._wrong else "")
                 for name in self._patterns if name not in self._seen]
-
-    def _size(self) -> int:
-        try:
-            return self.path.lstat().st_size
-        except OSError:
-            return 0

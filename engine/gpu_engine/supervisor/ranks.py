@@ -7,7 +7,6 @@ show which rank failed first.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,10 @@ from dataclasses import dataclass, field
 from gpu_engine.common import floors
 from gpu_engine.common.errors import with_type
 from gpu_engine.diagnose.hangs import Standstill
-from gpu_engine.events import notices, schema
+from gpu_engine.events import notices, schema, writer
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
-from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import Notice
 from gpu_engine.supervisor.cause import Failure
@@ -207,19 +205,13 @@ def warn_unseen(run: Run, child: Child, seen: RankState) -> None:
         why = f"{'so far ' * child.running}no Python of it has loaded gpu-panel's hook: it is no " \
             f"Python program, its Python is older than {'.'.join(map(str, floors.PYTHON))}, was " \
             "started with -S, -I or -E, or with another PYTHONPATH"
-    warn(run, child.ranks[0], f"only the output of this process can be shown: {why}")
-
-
-def warn(run: Run, rank: int, text: str) -> None:
-    """Write a warning into a rank's record. An error is logged."""
-    append(run, rank, schema.Warning(text))
+    append(run, child.ranks[0], schema.Warning(
+        f"only the output of this process can be shown: {why}"))
 
 
 def append(run: Run, rank: int, event: schema.Event) -> None:
     """Write an event into a rank's record, beside its own. An error is logged."""
     try:
-        writer = EventWriter(run.events(rank))
-        with contextlib.closing(writer):
-            writer.write(encode(event))
+        writer.append(run.events(rank), event)
     except OSError as err:
         log.warning("rank %d: %s", rank, err)

@@ -111,7 +111,7 @@ class Stopping:
         now = time.monotonic()
         if now - self._looked < least:
             return
-        total = sum(_written(pid) for pid, _ in self.signalled)
+        total = sum(procs.moved(pid, "write_bytes") for pid, _ in self.signalled)
         if self._looked and total - self._bytes >= _WRITES * (now - self._looked):
             self._wrote = now
         self._bytes, self._looked = total, now
@@ -275,12 +275,3 @@ def _reads_pipe(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return str(Path(f"/proc/{pid}/fd/0").readlink()).startswith("pipe:")
     return False
-
-
-def _written(pid: int) -> int:
-    """Bytes that a process has written to disks (proc(5), io)."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/io").read_text().splitlines():
-            if line.startswith("write_bytes:"):
-                return int(line.split()[1])
-    return 0

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
-from gpu_engine.events import notices
+from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
@@ -189,8 +189,9 @@ class Supervisor:
                 and all(c.status == 0 for c in attempt.children):
             attempt.left = _left_running(attempt)
             if attempt.left:
-                ranks.warn(self.run, attempt.children[0].ranks[0], "what the command has left "
-                             f"running was ended with it: {named(attempt.left)}")
+                ranks.append(self.run, attempt.children[0].ranks[0], schema.Warning(
+                    "what the command has left running was ended with it: "
+                    f"{named(attempt.left)}"))
         devices.close()
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
         left = kill_tree(attempt.children, attempt.orphans)

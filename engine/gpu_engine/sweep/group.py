@@ -160,23 +160,24 @@ def read(found: Group, figures: Callable[[Run, State], Figures] | None = None) -
     """The members that are still there, with their states and all their figures. `figures`: reads
     those of a run."""
     figures = figures or FiguresOf().read
-    # One may have been removed since they were found.
-    states = [(run, member, run.state()) for run, member in found.members if run.path.is_dir()]
-    return [_one(run, member, state, figures(run, state)) for run, member, state in states]
+    members = list[One]()
+    for run, member in found.members:
+        if not run.path.is_dir():  # it was removed since they were found
+            continue
+        state, why = run.state(), None
+        if state.state != "completed" and not state.live:
+            why = state.cause.line if state.cause is not None else state.reason
+        did = figures(run, state)
+        members.append(One(
+            run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
+            None if why is None else clean(why), state.took(time.time()), did.steps, did.values,
+            did.samples_per_s, did.exact))
+    return members
 
 
 def without_figures(found: Group) -> list[One]:
     """The members with their states; no event is read."""
     return read(found, lambda run, state: Figures())
-
-
-def _one(run: Run, member: Member, state: State, figures: Figures) -> One:
-    why = None
-    if state.state != "completed" and not state.live:
-        why = state.cause.line if state.cause is not None else state.reason
-    return One(run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
-               None if why is None else clean(why), state.took(time.time()), figures.steps,
-               figures.values, figures.samples_per_s, figures.exact)
 
 
 def default_by(found: Group, members: Iterable[One]) -> By:

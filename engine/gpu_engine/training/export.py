@@ -1,9 +1,15 @@
 """A checkpoint's weights as a file of plain tensors, for `gpu-engine export`: safetensors, or what
-`torch.load` reads, by the file's name."""
+`torch.load` reads, by the file's name. It is asked for in a process with torch:
+
+    worker/__main__.py --export CHECKPOINTS OUT.safetensors [step-00000500]
+"""
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +63,17 @@ def export(folder: Path, out: Path, name: str | None = None) -> dict[str, Any]:
         temporary.unlink(missing_ok=True)
     return {"step": state["step"], "checkpoint": str(path), "tensors": len(weights),
             "bytes": out.stat().st_size, "warnings": passed}
+
+
+def main(folder: str, out: str, name: str | None = None) -> int:
+    """Write the weights, and print what `export` returns as one line of JSON. Returns the exit
+    code: 2, with a message on stderr, for a mistake that the person can correct."""
+    gc.disable()  # the process is short-lived: collecting garbage would only slow it down
+    try:
+        written = export(Path(folder), Path(out), name)
+    except (UserError, OSError) as err:
+        told = f"{err.filename}: {err.strerror}" if isinstance(err, OSError) else str(err)
+        sys.stderr.write(f"{told}\n")
+        return 2
+    sys.stdout.write("\n" + json.dumps(written, default=str) + "\n")
+    return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_engine.common import values as value_types
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import expanded
 from gpu_engine.common.records import known_hints_of
 from gpu_engine.training.task import Task
@@ -40,7 +39,8 @@ def load(ref: str) -> type[Task]:
     if found is None:
         others = [n for n, v in vars(module).items()
                   if isinstance(v, type) and issubclass(v, Task) and v is not Task]
-        raise TaskError(f"task.use = {ref!r}: {where} has no {name}{_instead(name, others)}")
+        raise TaskError(f"task.use = {ref!r}: {where} has no {name}; "
+                        + meant(name, others, "it has"))
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise TaskError(f"task.use = {ref!r}: {name} is not a subclass of gpu_engine.Task")
     return found
@@ -56,8 +56,8 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
     wrong, values = [], {}
     for name, value in params.items():
         if name not in fields:
-            wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter"
-                         + _instead(name, list(fields)))
+            wrong.append(f"task.params.{name}: {cls.__name__} has no such parameter; "
+                         + meant(name, fields, "it has"))
             continue
         try:
             values[name] = value_types.convert(value, kinds[name])
@@ -129,6 +129,3 @@ def _where(err: BaseException) -> str:
     return f"{(own or [''])[-1]}{type(err).__name__}: {err}"
 
 
-def _instead(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; it has {', '.join(names) or 'none'}"

@@ -174,7 +174,7 @@ class Saver:
             self._recorder.warn(text)
             return _NOT_FINITE + text
         job = self._job
-        about = {"attempt": job.attempt, "mode": job.mode, "world_size": job.who.world_size,
+        about = {"attempt": job.attempt, "mode": job.plan.mode, "world_size": job.who.world_size,
                  "global_batch": job.batch.global_size, "metrics": metrics, "time": time.time()}
         if copy is None:
             return self._write(state, ranks, about, began, None)

@@ -112,14 +112,17 @@ def _metric(task: Task, schedule: Any, evaluates: bool) -> str | None:
 
 
 def _options(optimizer: Optimizer) -> Options:
-    return [{k: v.clone() if isinstance(v, torch.Tensor) else v
-             for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    return list(map(_copied, optimizer.param_groups))
 
 
 def _set(optimizer: Optimizer, options: Options) -> None:
     for group, values in zip(optimizer.param_groups, options):
-        group.update({k: v.clone() if isinstance(v, torch.Tensor) else v
-                      for k, v in values.items()})
+        group.update(_copied(values))
+
+
+def _copied(options: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.clone() if isinstance(v, torch.Tensor) else v
+            for k, v in options.items() if k != "params"}
 
 
 def _differing(some: Options, others: Options) -> set[str]:

@@ -59,7 +59,7 @@ class Session(Loop):
         self.evaluation = self._evaluation()
         group.barrier()  # so far one rank may have taken much longer, to download or index files
         recorder.phase = "init"
-        self.strategy = strategy_of(job.mode)(self.task, raw, job, self.precision)
+        self.strategy = strategy_of(job.plan.mode)(self.task, raw, job, self.precision)
         LastGradient(self.strategy.averaged_in_backward(), lambda: recorder.parts.mark(READY))
         self.optimizer = _optimizer(self.task, raw, job)
         # Made after the optimizer: Adam makes its state beside the weights when it steps.
@@ -141,7 +141,7 @@ class Session(Loop):
     def _state(self) -> dict[str, Any]:
         return {"format": 1, "step": self.at.step, "epoch": self.at.epoch,
                 "offset": self.at.offset, "global_batch": self.job.batch.global_size,
-                "lr": self.job.lr, "seed": self.seed, "skipped": self.skipped,
+                "lr": self.job.plan.lr.scaled, "seed": self.seed, "skipped": self.skipped,
                 "evaluated": self._evaluated_step == self.at.step,
                 **self.strategy.full_state(self.optimizer), **self.schedule.state_dict(),
                 "scaler": self.precision.state_dict()}
@@ -243,7 +243,7 @@ def _optimizer(task: Task, model: nn.Module, job: Job) -> Optimizer:
 
     Raises UserError if the task makes its own optimizer, on which the key has no effect.
     """
-    optimizer = task.optimizer(model, job.lr)
+    optimizer = task.optimizer(model, job.plan.lr.scaled)
     decay = job.spec.train.weight_decay
     if decay is None:
         return optimizer

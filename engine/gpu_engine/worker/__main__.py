@@ -1,5 +1,5 @@
 """A rank: `python .../gpu_engine/worker/__main__.py --run RUN`, or `python -m gpu_engine.worker`.
-With --ask, an answer of `questions` instead.
+With --export, a checkpoint's weights are written instead.
 
 Run as a file, it needs nothing installed but torch: it loads the package from its own folder. The
 syntax is that of any Python, so that one that is too old can say so.
@@ -36,8 +36,8 @@ from gpu_engine.worker.rank.process import exit_process
 from gpu_engine.worker.start import main
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ask"]:
-        from gpu_engine.worker import questions
+    if sys.argv[1:2] == ["--export"]:
+        from gpu_engine.training import export
 
-        exit_process(questions.main(sys.argv[2:]))
+        exit_process(export.main(*sys.argv[2:]))
     exit_process(main(sys.argv[1:], os.environ))

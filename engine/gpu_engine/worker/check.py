@@ -42,9 +42,11 @@ def check(job: Job, group: Group, rec: Recorder) -> None:
     who = job.who
     host = socket.gethostname()
     for device, label in zip(job.devices, job.labels):
-        _try_device(torch.device(device), label)
+        total = int(torch.arange(1000, dtype=torch.float32, device=device).sum().item())
+        if total != 499500:
+            raise UserError(f"{label}: the sum of 0 to 999 came out as {total}")
     line = {"check": "device", "rank": who.rank, "host": host,
-            "device": list(job.labels), "backend": job.backend}
+            "device": list(job.labels), "backend": job.plan.backend}
     _print(line)
     if job.distributed:
         _sum(torch.device(job.devices[0]), who.rank, who.world_size)  # all have come
@@ -95,12 +97,6 @@ def _exchange(device: torch.device, other: int) -> dict[str, object]:
         wait(device)
         best = min(best, time.perf_counter() - began)
     return {"bytes": size, "bytes_per_s": round(size / best)}
-
-
-def _try_device(device: torch.device, label: str) -> None:
-    numbers = torch.arange(1000, dtype=torch.float32, device=device)
-    if int(numbers.sum().item()) != 499500:
-        raise UserError(f"{label}: the sum of 0 to 999 came out as {numbers.sum().item()}")
 
 
 def _sum(device: torch.device, rank: int, ranks: int) -> None:

@@ -134,7 +134,7 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
         rec.attach(devices)
         if group is None:
             timeout = job.spec.parallel.timeout
-            group = join(job.who, job.backend, min(timeout, check.WAIT) if checks else timeout,
+            group = join(job.who, job.plan.backend, min(timeout, check.WAIT) if checks else timeout,
                          nodes=job.plan.nodes, device=devices[0])
         if checks:
             rec.training = True  # a check ends in seconds: a stop need not interrupt it

@@ -15,10 +15,11 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,26 +27,32 @@ from typing import Any, cast
 import torch
 
 from gpu_engine.common import paths, procs
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import write_json_inside
+from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.files import expanded, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import build
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers
+from gpu_engine.runs.create import create_run, reopen_run
+from gpu_engine.runs.job import Job as SlurmJob
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 from gpu_engine.supervisor.cause import of_events
-from gpu_engine.worker import restarts
 from gpu_engine.worker.rank.group import Group, join
 from gpu_engine.worker.rank.job import Identity, Job, from_plan, identify
 
 _OF_AGENT = "gpu-panel/run"
 """The key for the path of the run folder in the store of torchrun's agent."""
+
+
+_LOCK = 30.0
+"""Seconds to wait for the processes of the previous attempt to end."""
 
 
 class RankWithoutSupervisor:
@@ -68,8 +75,8 @@ class RankWithoutSupervisor:
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
-        self._batch = restarts.batch_job(env)
-        self._named = restarts.named(args.folder) if args.folder else None
+        self._batch = batch_job(env)
+        self._named = named(args.folder) if args.folder else None
         self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
         path, attempt = self._folder()
@@ -100,31 +107,39 @@ class RankWithoutSupervisor:
     def _open(self, found: list[dict[str, Any]]) -> dict[str, Any]:
         """On rank 0, make the run folder or open the old one; the answer for all ranks. `found`:
         each rank's part of the plan. Raises UserError."""
-        path, store = self._named, self.group.of_agent
+        path, store, batch = self._named, self.group.of_agent, self._batch
         if store is not None and store.check([_OF_AGENT]):
             path = Path(store.get(_OF_AGENT).decode())
         ranks = [read_record(RankPlan, f) for f in found]
         plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
         # The lock is held as long as this process lives.
-        self._run, self._lock, number, before = restarts.open_run(
-            path, self._spec.name, to_toml(self._spec), plan, self._batch)
+        if path is None or not (path / "plan.json").exists():
+            run, self._lock = create_run(self._spec.name, to_toml(self._spec), plan, path=path)
+        else:
+            run, end = runs.Run(path), time.monotonic() + _LOCK
+            while run.supervised() and time.monotonic() < end:
+                time.sleep(0.2)  # a killed rank takes a moment to release the lock
+            self._lock = reopen_run(run, to_toml(self._spec), plan, batch and batch.id)
+        if batch is not None and slurm_job.read(run.path) is None:
+            with telling(f"{run.path}: can't be written"):
+                slurm_job.write(run.path, batch)
         if store is not None:
-            store.set(_OF_AGENT, str(self._run.path))
-        now, batch = time.time(), self._batch
+            store.set(_OF_AGENT, str(run.path))
+        now, opened = time.time(), run.state()
+        self._run, number = run, opened.attempt
         why = f"started by {self._who.source}, not by gpu-panel" if batch is None else None
-        opened = self._run.state()
         self._state = runs.State(
-            "running", self._run.id, self._spec.name, opened.created, started=now,
+            "running", run.id, self._spec.name, opened.created, started=now,
             pid=os.getpid(), ticks=procs.start_ticks(os.getpid()), boot=procs.boot_id(),
-            reason=why, attempt=number, attempts=(*before, runs.AttemptRecord(
+            reason=why, attempt=number, attempts=(*opened.attempts, runs.AttemptRecord(
                 number, now, changed=opened.changed,
                 requeued=batch.restarts if batch is not None else None)))
-        self._run.write_state(self._state)
+        run.write_state(self._state)
         if number > 1:
-            newest = leftovers.last_checkpoint(self._run.path)
-            sys.stdout.write(f"run {self._run.id} goes on as attempt {number}, "
+            newest = leftovers.last_checkpoint(run.path)
+            sys.stdout.write(f"run {run.id} goes on as attempt {number}, "
                              + (f"from {newest}\n" if newest else "without a checkpoint\n"))
-        return {"run": str(self._run.path), "attempt": number}
+        return {"run": str(run.path), "attempt": number}
 
     def record_end(self, outcome: str, trained: bool) -> None:
         """Record the outcome of the attempt: on rank 0, as a supervisor would. If the ranks have
@@ -143,6 +158,30 @@ class RankWithoutSupervisor:
             with contextlib.suppress(UserError):  # it is gone
                 self.group.broadcast("")
 
+
+# --- its run folder: a new one, or the old one when the ranks are started once more ---------------
+
+def named(folder: str) -> Path:
+    """The run folder that `--folder` means: a path, or the name of a run. Raises UserError."""
+    if "/" in folder:
+        return expanded(folder).absolute()
+    if not re.fullmatch(r"[\w-][\w.-]{0,127}", folder):
+        raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
+                        "path with /")
+    return paths.runs_folder() / folder
+
+
+def batch_job(env: Mapping[str, str]) -> SlurmJob | None:
+    """The Slurm job, if gpu-panel's batch script has started these ranks. Within an allocation of
+    a person's own, which may hold other things, there is none: it would not be the run's to end."""
+    number, count = env.get("GPU_PANEL_SLURM_JOB", ""), env.get("SLURM_RESTART_COUNT", "")
+    if not number.isdigit() or number != env.get("SLURM_JOB_ID"):
+        return None
+    return SlurmJob(int(number), state="RUNNING", restarts=int(count) if count.isdigit() else 0,
+                    nodes=env.get("SLURM_JOB_NODELIST"))
+
+
+# --- its spec, devices and place -----------------------------------------------------------------
 
 def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
     """A preset, by name or file (None: the defaults), changed by the `key=value` texts in `sets`.

@@ -75,11 +75,11 @@ class CpuReader(Reader):
 
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__(devices)
-        self._before = host.times()
+        self._before = host.core_times()
 
     def read(self) -> tuple[Sample, ...]:
         """Read a sample of each slot. Memory is that of the whole machine or container."""
-        taken, after = time.time(), host.times()
+        taken, after = time.time(), host.core_times()
         used, total = host.memory()
         samples = []
         for device in self.devices:

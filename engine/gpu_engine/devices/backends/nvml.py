@@ -74,8 +74,6 @@ class Handle:
         self._nvml, self._of, self._clock = nvml, of, clock
         self._refused: dict[object, tuple[float, int]] = {}
         """When a query is tried again, and NVML's code."""
-        self._works: dict[str, str] = {}
-        """The name that worked of a query with several."""
         self.begin()
 
     def query(self, function: str, *args: Any, default: Any = None) -> Any:
@@ -86,9 +84,8 @@ class Handle:
         again, _ = self._refused.get((function, args), (0.0, 0))
         if self._clock() < again:
             return default
-        names = _NAMES.get(function, (function,))
         code = _NO_FUNCTION
-        for name in (self._works[function],) if function in self._works else names:
+        for name in _NAMES.get(function, (function,)):
             try:
                 base, _, version = name.partition("@")
                 more = {"version": getattr(self._nvml, version)} if version else {}
@@ -97,8 +94,6 @@ class Handle:
             except Exception as error:  # noqa: BLE001  pynvml makes its classes at run time
                 self._error = code = _code(error)
             else:
-                if len(names) > 1:
-                    self._works[function] = name
                 self._refused.pop((function, args), None)
                 self._answered = True
                 return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
@@ -106,7 +101,6 @@ class Handle:
                 raise Trouble(code)
             if code not in _REFUSALS:
                 return default  # a passing error: try again next time
-        self._works.pop(function, None)
         self._refused[function, args] = self._clock() + AGAIN, code
         return default
 

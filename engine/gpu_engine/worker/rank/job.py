@@ -40,24 +40,9 @@ class Job:
         return self.plan.batch
 
     @property
-    def lr(self) -> float:
-        """The learning rate, already scaled by `train.lr_scale`."""
-        return self.plan.lr.scaled
-
-    @property
-    def mode(self) -> str:
-        """The mode's name in `spec/modes.py`."""
-        return self.plan.mode
-
-    @property
-    def backend(self) -> str:
-        """gloo, nccl or none."""
-        return self.plan.backend
-
-    @property
     def distributed(self) -> bool:
         """Whether there is a process group."""
-        return self.backend != "none"
+        return self.plan.backend != "none"
 
     @property
     def devices(self) -> tuple[str, ...]:

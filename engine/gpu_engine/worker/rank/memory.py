@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ...common import files, units
+from ...common import files, procs, units
 from ...events import schema
 from ...events.paths import SNAPSHOT, TRACES
 from . import torch_private
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (\w+)")
 _TRIED_CPU = re.compile(r"you tried to allocate (\d+) bytes", re.IGNORECASE)
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
     """What this process uses now of the host's memory and of each of `gpus` (devices, or indices
     as torch.cuda takes them)."""
     if not gpus:
-        return schema.Memory(_rss(), rss_peak=_rss_peak())
+        return schema.Memory(_of_status("VmRSS"), rss_peak=_of_status("VmHWM"))
     import torch
 
     stats = [torch.cuda.memory_stats(gpu) for gpu in gpus]  # counted on the host, no GPU call
@@ -48,7 +47,7 @@ def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
 
     retries = each("num_alloc_retries")
     return schema.Memory(
-        _rss(), gpu_allocated=each("allocated_bytes.all.current"),
+        _of_status("VmRSS"), gpu_allocated=each("allocated_bytes.all.current"),
         gpu_reserved=each("reserved_bytes.all.current"), gpu_peak=each("allocated_bytes.all.peak"),
         # Asked once of the driver, then kept by torch.
         gpu_total=tuple(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
@@ -103,20 +102,11 @@ def error_event(err: BaseException, phase: str, step: int, *, held_by: tuple[str
                         held_by=held_by, **held)
 
 
-def _rss() -> int | None:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _rss_peak() -> int | None:
-    """VmHWM of proc(5), in bytes: getrusage's ru_maxrss is inherited over exec."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return None
+def _of_status(field: str) -> int | None:
+    """A size in /proc/self/status, in bytes. Its peak is this program's: getrusage's ru_maxrss is
+    inherited over exec."""
+    words = procs.status("self", field).split()
+    return int(words[0]) << 10 if words else None
 
 
 # ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -76,20 +77,17 @@ class StandingStill:
             return None
         self._report_at = now + self._pause
         self._pause = min(2 * self._pause, _AT_MOST_EVERY)
+        frame = sys._current_frames().get(self._main or 0)
         said, self._said = self._said, self._event(
-            step, phase, _frames(sys._current_frames().get(self._main or 0)), works)
+            step, phase, _frames(traceback.walk_stack(frame) if frame else ()), works)
         same = said is not None and (said.works, said.stack, said.collectives, said.worker) == (
             works, self._said.stack, self._said.collectives, self._said.worker)
         return None if same else self._said
 
     def failed(self, step: int, phase: str, trace: TracebackType | None) -> schema.Stands | None:
         """The same of a rank that fails at `trace`; None if it is in no group of ranks."""
-        frames = []
-        while trace is not None:
-            frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno,
-                           trace.tb_frame.f_code.co_name))
-            trace = trace.tb_next
-        event = self._event(step, phase, frames[::-1], True)
+        frames = _frames(traceback.walk_tb(trace))[::-1]
+        event = self._event(step, phase, frames, True)
         return event if event.collectives else None
 
     def _event(self, step: int, phase: str, stack: list[tuple[str, int, str]], works: bool,
@@ -114,7 +112,7 @@ class StandingStill:
     def _amount() -> tuple[float, int]:
         """(seconds of processor time, bytes read and written) of this process and its children,
         which load its data or compile for it."""
-        return time.process_time() + _below(os.getpid()), _moved_bytes()
+        return time.process_time() + _below(os.getpid()), procs.moved("self", "rchar", "wchar")
 
 
 def _below(pid: int, depth: int = 3) -> float:
@@ -127,21 +125,9 @@ def _below(pid: int, depth: int = 3) -> float:
     return total
 
 
-def _moved_bytes() -> int:
-    try:
-        fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-        return int(fields["rchar"]) + int(fields["wchar"])
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """(file, line, function) of a thread's frames, innermost first."""
-    found = []
-    while frame is not None:
-        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return found
+def _frames(walked: Iterable[tuple[FrameType, int]]) -> list[tuple[str, int, str]]:
+    """(file, line, function) of frames and the lines at which they are."""
+    return [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
 
 
 def own_line(frames: Iterable[tuple[str, int, str]]) -> str | None:
@@ -188,10 +174,9 @@ def _will_answer() -> None:
 def _fetching(pid: int) -> str | None:
     """The line at which a loader's worker is fetching examples; None: it is none, or does not."""
     try:
-        folder, caught = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/status").read_text()
-        answers = [fd for fd in folder.iterdir() if str(fd.readlink()).startswith(
-            f"/memfd:{_ANSWER}")]
-        if not answers or not int(caught.split("SigCgt:")[1].split()[0], 16) >> _ASK - 1 & 1:
+        answers = [fd for fd in Path(f"/proc/{pid}/fd").iterdir()
+                   if str(fd.readlink()).startswith(f"/memfd:{_ANSWER}")]
+        if not answers or not procs.catches(pid, _ASK):
             return None
         with max(answers, key=lambda fd: int(fd.name)).open() as file:
             before = file.seek(0, os.SEEK_END)
@@ -204,7 +189,7 @@ def _fetching(pid: int) -> str | None:
                 if text and text == last:  # it is written in pieces
                     break
             main = text.rpartition("(most recent call first):")[2]
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
         return None
     frames = [(file, int(line), name) for file, line, name in _FRAME.findall(main)]
     fetches = next((i for i, f in enumerate(frames) if f[0].endswith("data/_utils/fetch.py")), 0)
