@@ -241,5 +241,5 @@ def advice(spec: RunSpec, trials: Sequence[Trial]) -> str:
     ways = [] if spec.amp.dtype != "off" else ["amp.dtype=bf16 halves the activations"]
     ways += ["recomputing them in the backward pass (torch.utils.checkpoint)",
              "a smaller model or shorter input"]
-    return f"not even {least.size} per device trains: {least.why}. Where it is memory, this helps: " \
-           + "; ".join(ways)
+    return f"not even {least.size} per device trains: {least.why}. Where it is memory, this " \
+           f"helps: {'; '.join(ways)}"
