@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from torch.utils.data import IterableDataset, get_worker_info
-from toy import Numbers, Toy
+import toy
+from torch.utils.data import get_worker_info
 
 
 class Outside:
@@ -17,7 +16,7 @@ class Outside:
         raise AssertionError("an evaluation belongs to no epoch")
 
 
-class Seen(Outside, Numbers):
+class Seen(Outside, toy.Numbers):
     """Notes for each example whether a loader worker has read it."""
 
     def __getitem__(self, i: int):
@@ -25,17 +24,8 @@ class Seen(Outside, Numbers):
         return self.x[i] + noise, self.y[i], i, int(get_worker_info() is not None)
 
 
-class Stream(Outside, IterableDataset):
+class Stream(Outside, toy.Stream):
     divided_by = "nothing"
-
-    def __init__(self, data: Seen) -> None:
-        self.data = data
-
-    def mine(self):
-        return range(len(self.data))
-
-    def __iter__(self):
-        return (self.data[i] for i in self.mine())
 
 
 class ByWorker(Stream):
@@ -46,18 +36,12 @@ class ByWorker(Stream):
         return range(info.id, len(self.data), info.num_workers) if info else super().mine()
 
 
-class ByRankAndWorker(Stream):
-    divided_by = "both"
-
-    def mine(self):
-        rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        return range(rank * workers + worker, len(self.data), ranks * workers)
+class ByRankAndWorker(Outside, toy.ByRankAndWorker):
+    pass
 
 
 @dataclass
-class Held(Toy):
+class Held(toy.Toy):
     kind: str = ""
 
     def eval_data(self):

@@ -17,17 +17,10 @@ RANK = int(os.environ.get("RANK", 0))
 ATTEMPT = int(os.environ.get("GPU_PANEL_ATTEMPT", 1))
 
 
-class Points(torch.utils.data.Dataset):
-    def __init__(self, count: int) -> None:
-        generator = torch.Generator().manual_seed(count)
-        self.x = torch.randn(count, 3, generator=generator, dtype=torch.float64) * 3 + 1
-        self.y = self.x.sum(1, keepdim=True)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, i: int):
-        return self.x[i], self.y[i]
+def points(count):
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(count, 3, generator=generator, dtype=torch.float64) * 3 + 1
+    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 
 
 @dataclass
@@ -60,10 +53,10 @@ class Judged(Task):
         return self.net
 
     def train_data(self):
-        return Points(self.examples)
+        return points(self.examples)
 
     def eval_data(self):
-        return Points(self.held_out)
+        return points(self.held_out)
 
     def optimizer(self, model, lr):
         self.made = super().optimizer(model, lr)

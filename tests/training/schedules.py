@@ -70,17 +70,10 @@ def settings(opt: Optimizer) -> list[dict[str, Any]]:
             for g in opt.param_groups]
 
 
-class Points(torch.utils.data.Dataset):
-    def __init__(self, count: int) -> None:
-        generator = torch.Generator().manual_seed(count)
-        self.x = torch.randn(count, 3, generator=generator, dtype=torch.float64)
-        self.y = self.x.sum(1, keepdim=True)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, i: int):
-        return self.x[i], self.y[i]
+def points(count):
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 
 
 @dataclass
@@ -110,10 +103,10 @@ class Scheduled(Task):
         return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)).double()
 
     def train_data(self):
-        return Points(self.examples)
+        return points(self.examples)
 
     def eval_data(self):
-        return Points(self.held_out) if self.held_out else None
+        return points(self.held_out) if self.held_out else None
 
     def optimizer(self, model, lr):
         self.made = optimizer_of(self.kind, model, lr)

@@ -34,28 +34,23 @@ def evaluated(run: Path) -> list[int]:
     return [e["step"] for e in ranks.read(run, 0, "eval")]
 
 
-@pytest.mark.parametrize(("trouble", "world"), [("oom", 2), ("kill", 1)])
-def test_the_final_evaluation_costs_no_weights(tmp_path, trouble, world):
-    run = tmp_path
-    ranks.write_plan(run, USE, size=8, world=world, train={"steps": 5, "checkpoint_every": 0},
-                     params={"trouble": trouble, "trouble_at": 1})
+@pytest.mark.parametrize(("trouble", "world", "code"), [
+    ("oom", 2, 1), ("kill", 1, -9), ("stop", 1, 0)])
+def test_the_final_evaluation_costs_no_weights(tmp_path, trouble, world, code):
+    """It is interrupted after the weights are saved, and a resume makes it."""
+    run, train = tmp_path, {"steps": 5, "checkpoint_every": 0}
+    ranks.write_plan(run, USE, size=8, world=world, train=train, params={
+        "trouble": trouble, "trouble_at": 1, "held_out": 80})
     with ranks.started(run) as first:
-        assert first.wait()[0] in (1, -9)
+        assert first.wait()[0] == code
     assert list(kept(run)) == [5]
-    run_of(run, attempt=2, world=world, steps=5)
+    assert evaluated(run) == []
+    assert (ranks.read(run, 0, "end") or [{"outcome": None}])[-1]["outcome"] == {
+        1: "failed", -9: None, 0: "stopped"}[code]
+    run_of(run, params={"held_out": 80}, attempt=2, world=world, steps=5)
     assert evaluated(run) == [5]
     assert "loss" in kept(run)[5]
     assert ranks.read(run, 0, "step")[-1]["step"] == 5
-
-
-def test_a_stop_in_the_final_evaluation(tmp_path):
-    """The evaluation is interrupted, the weights are saved, and a resume evaluates them."""
-    run = run_of(tmp_path, params={"trouble": "stop", "trouble_at": 1, "held_out": 80}, steps=5)
-    assert list(kept(run)) == [5]
-    assert evaluated(run) == []
-    assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
-    run_of(run, params={"held_out": 80}, attempt=2, steps=5)
-    assert evaluated(run) == [5]
     assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
 
 
@@ -131,9 +126,9 @@ def test_all_ranks_evaluate_with_the_buffers_of_the_checkpoint(tmp_path):
         model = task.model()
         model.load_state_dict(state)
         model.eval()
-        data = task.eval_data()
+        x, y = task.eval_data().tensors
         with torch.no_grad():
-            loss = (model(data.x) - data.y).square().mean().item()
+            loss = (model(x) - y).square().mean().item()
         assert evaluation["loss"] == pytest.approx(loss, rel=1e-12)
         saved.append(f"norm {state['0.running_mean'].tolist()!r} {6 * step}")
     lines = [[line for line in (run / f"saw-{rank}-1").read_text().splitlines()

@@ -72,8 +72,8 @@ class ByRankAndWorker(Stream):
     def mine(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        first, count = dist.get_rank() * workers + worker, dist.get_world_size() * workers
-        return range(first, len(self.data), count)
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        return range(rank * workers + worker, len(self.data), ranks * workers)
 
 
 class Silent(Stream):
