@@ -224,4 +224,6 @@ def stopped_again_and_again(box: Box) -> None:
         run.stop()
     assert wait_for(lambda: (s := run.state()).state == "stopping" and s)
     assert box.cli("stop", run.id, "--now").returncode == 0
-    assert run.state().state == "stopped"
+    state = run.state()
+    assert (state.state, state.reason) == (
+        "stopped", "the ranks were killed at once, as was asked")

@@ -19,7 +19,7 @@ from gpu_panel.run.screen import RunScreen
 
 from .. import odd_runs, powers
 from ..conftest import gpus, slots
-from .panel_kit import StillSampler, on_top, panel, says, screen_text, shown, until
+from .panel_kit import StillSampler, on_top, panel, says, shown, until
 
 
 class Hanging(StillSampler):
@@ -29,43 +29,30 @@ class Hanging(StillSampler):
         threading.Event().wait()
 
 
-async def test_a_sampler_that_hangs_does_not_keep_the_panel_open():
+async def test_a_driver_that_hangs_is_said_and_does_not_keep_the_panel_open():
     machine = gpus(1)
-    async with panel(machine, sampler=Hanging(machine)) as (pilot, _):
+    sampler = Hanging(machine, age=12.0, problem="the driver has not answered for 12 s")
+    async with panel(machine, sampler=sampler) as (pilot, _):
+        await says(pilot, "12 s")
         began = time.monotonic()
         await pilot.press("ctrl+q")
     assert time.monotonic() - began < 10
 
 
-async def test_a_driver_that_says_nothing_is_said():
-    machine = gpus(1)
-    sampler = StillSampler(machine, age=12.0, problem="the driver has not answered for 12 s")
-    async with panel(machine, sampler=sampler) as (pilot, _):
-        await says(pilot, "12 s")
-
-
-async def test_a_mistake_of_the_persons_has_no_traceback(home):
+async def test_a_mistake_of_the_persons_has_no_traceback_and_a_fault_of_ours_goes_to_the_log(home):
     async with panel(slots(1)) as (pilot, screen):
-        async def fail():
+        async def mistake():
             raise SpecError([Problem("batch.size", 3, "[bold]no[/]\x1b]52;c;AA\x07")])
 
-        screen.action_fail = fail
-        await pilot.app.run_action("fail", screen)
-        await pilot.pause()
-        assert isinstance(pilot.app.screen, Message)
-        assert "[bold]no[/]" in screen_text(pilot.app)
-        assert not (home / "panel.log").exists()
-
-
-async def test_a_fault_of_ours_goes_to_the_log(home):
-    async with panel(slots(1)) as (pilot, screen):
-        def fail():
+        def fault():
             raise RuntimeError("wires crossed")
 
-        screen.action_fail = fail
-        await pilot.app.run_action("fail", screen)
-        await pilot.pause()
-        assert "wires crossed" in screen_text(pilot.app)
+        for screen.action_fail, said in ((mistake, "[bold]no[/]"), (fault, "wires crossed")):
+            assert not (home / "panel.log").exists()
+            await pilot.app.run_action("fail", screen)
+            await on_top(pilot, Message, said)
+            await pilot.press("escape")
+            await on_top(pilot, screen)
         assert "Traceback" in (home / "panel.log").read_text()
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.worker import without_supervisor
-from gpu_engine.worker.rank.job import Identity, identify
 
 from ..cable import joined
 from ..training import ranks
@@ -165,16 +164,6 @@ def test_a_stop_while_waiting_for_ranks_that_do_not_come(job, tmp_path: Path) ->
         assert alone.wait() == STOPPED
     finally:
         alone.kill()
-
-
-# --- who and where -----------------------------------------------------------------------------
-
-@pytest.mark.parametrize(("rank", "local", "node"), [(0, 0, 0), (3, 1, 1), (4, 0, 2)])
-def test_srun_with_fewer_tasks_on_the_last_machine(rank: int, local: int, node: int) -> None:
-    env = {"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "5",
-           "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": "3",
-           "SLURM_JOB_ID": "71", "SLURM_STEP_NODELIST": "gpu[03-05]"}
-    assert identify(env) == Identity(rank, 5, local, 2, "gpu03", 20071, "srun", node, 3)
 
 
 # --- torchrun ----------------------------------------------------------------------------------

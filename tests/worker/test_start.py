@@ -39,6 +39,12 @@ AT = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
       "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_ID": "71",
       "SLURM_STEP_NODELIST": "gpu[03-04]"},
      Identity(3, 4, 1, 2, "gpu03", 20071, "srun", 1, 2)),
+    # With fewer tasks on the last machine.
+    *(({"SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "5",
+        "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": "3",
+        "SLURM_JOB_ID": "71", "SLURM_STEP_NODELIST": "gpu[03-05]"},
+       Identity(rank, 5, local, 2, "gpu03", 20071, "srun", node, 3))
+      for rank, local, node in ((0, 0, 0), (3, 1, 1), (4, 0, 2))),
     # In an sbatch script but outside of srun there is a single rank.
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity()),
 ])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.help import HelpScreen
 
@@ -70,22 +68,18 @@ async def test_letters_move_in_lists_and_sheets():
         await until(pilot, lambda: pilot.app.screen.query_one(".sheet").scroll_y > 0)
 
 
-@pytest.mark.parametrize(("key", "said"), [
-    ("s", "Run 3f2a can't be stopped: it is failed")])
-async def test_a_key_of_the_list_that_is_off_says_why(key, said):
-    listed()
+async def test_a_key_that_is_off_says_why_in_the_list_and_on_the_run_screen():
+    run = listed("completed")
     async with panel(slots(1), notifications=True) as (pilot, screen):
         await until(pilot, lambda: screen.runs.line_at_cursor)
         screen.runs.focus()
-        await pilot.press(key)
-        await until(pilot, lambda: said in " ".join(screen_text(pilot.app).split()))
-
-
-async def test_a_key_of_the_run_screen_that_is_off_says_why():
-    run = listed("completed")
-    async with panel(slots(1), notifications=True) as (pilot, screen):
+        await pilot.press("s")
+        await until(pilot, lambda: "Run 3f2a can't be stopped: it is completed" in " ".join(
+            screen_text(pilot.app).split()))
+        pilot.app.clear_notifications()
         screen.runs.open(run.run)
         await until(pilot, lambda: getattr(pilot.app.screen, "_was_live", True) is False)
+        await until(pilot, lambda: "can't be stopped" not in screen_text(pilot.app))
         await pilot.press("s")
         await until(pilot, lambda: "can't be stopped: it is completed" in " ".join(
             screen_text(pilot.app).split()))

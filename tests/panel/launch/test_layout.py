@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from textual.color import Color
 from textual.widget import Widget
 from textual.widgets import Input
@@ -21,7 +20,7 @@ from ..panel_kit import StillSampler, looked, panel, press, says, screen_text, s
 SIZES = [(80, 24), (110, 30), (129, 40), (230, 60)]
 
 
-async def test_every_field_is_within_the_form():
+async def test_every_field_is_within_the_form_and_the_details_on_the_screen():
     machine, sampler = shared_machine()
     async with panel(machine, sampler=sampler) as (pilot, screen):
         await looked(pilot, screen)
@@ -51,26 +50,7 @@ async def test_every_field_is_within_the_form():
                 cells = {(x, y) for x in range(at.x, at.right) for y in range(at.y, at.bottom)}
                 assert not cells & taken, where
                 taken |= cells
-
-
-async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_smaller():
-    async with panel(gpus(4), size=(112, 36)) as (pilot, screen):
-        await press(pilot, screen, "2")
-        fields = screen.query_one("#fields")
-        field = screen.query_one("#f-run-grace")
-        field.focus()
-        for size in ((60, 12), (112, 36), (80, 24)):
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda size=size: tuple(screen.size) == size)
-            await until(pilot, lambda: field.region in fields.scrollable_content_region)
-        assert screen.focused is field
-
-
-async def test_the_details_are_on_the_screen():
-    machine, sampler = shared_machine()
-    async with panel(machine, sampler=sampler) as (pilot, screen):
-        await looked(pilot, screen)
-        await pilot.press("i")
+        await pilot.press("1", "i")  # the details of a device
         for width, height in SIZES:
             await pilot.resize_terminal(width, height)
             await until(pilot, lambda w=width: screen.size.width == w)
@@ -84,6 +64,19 @@ async def test_the_details_are_on_the_screen():
             if width >= 110:
                 assert screen.query_one("#devices").region.height >= 7, (width, height)
                 assert screen.query_one("#launch").region in screen.region, (width, height)
+
+
+async def test_the_field_that_takes_keys_stays_in_view_when_the_terminal_gets_smaller():
+    async with panel(gpus(4), size=(112, 36)) as (pilot, screen):
+        await press(pilot, screen, "2")
+        fields = screen.query_one("#fields")
+        field = screen.query_one("#f-run-grace")
+        field.focus()
+        for size in ((60, 12), (112, 36), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda size=size: tuple(screen.size) == size)
+            await until(pilot, lambda: field.region in fields.scrollable_content_region)
+        assert screen.focused is field
 
 
 async def test_devices_have_the_rows_they_need_and_the_runs_or_the_form_the_rest():
@@ -107,18 +100,17 @@ async def test_devices_have_the_rows_they_need_and_the_runs_or_the_form_the_rest
 # --- The line about the machine: disk, memory and network ---
 
 
-@pytest.mark.parametrize(("free", "said", "colour"), [
-    (1 << 30, "disk 1.0G free", "text-warning"), (0, "disk 0M free", "text-error"),
-])
-async def test_a_disk_that_fills_up_stands_out(free, said, colour):
+async def test_a_disk_that_fills_up_stands_out():
     machine = slots(1)
     sampler = StillSampler(machine)
-    host = HostSample(0.12, 61 << 30, 251 << 30, free)
-    sampler.latest = replace(sampler.latest, host=host)
     async with panel(machine, sampler=sampler, size=(80, 24)) as (pilot, _):
-        await says(pilot, said)
-        ink = next(ink for text, ink, _ in painted(pilot.app) if said in text)
-        assert ink.hex == Color.parse(pilot.app.theme_variables[colour]).hex
+        for free, said, colour in ((1 << 30, "disk 1.0G free", "text-warning"),
+                                   (0, "disk 0M free", "text-error")):
+            host = HostSample(0.12, 61 << 30, 251 << 30, free)
+            sampler.latest = replace(sampler.latest, host=host)
+            await says(pilot, said)
+            ink = next(ink for text, ink, _ in painted(pilot.app) if said in text)
+            assert ink.hex == Color.parse(pilot.app.theme_variables[colour]).hex
 
 
 async def test_the_power_of_all_devices_where_there_is_room():

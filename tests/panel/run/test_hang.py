@@ -160,11 +160,17 @@ async def pressed(pilot):
     await shown(pilot)
 
 
-async def test_a_sheet_says_where_the_traces_are(tmp_path, monkeypatch):
-    run = trained(tmp_path)
-    monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run: {
-        0: Trace(5, 1, "[red]t.json.gz"), 1: Trace(5, 1, problem="no room"), 2: None})
-    async with watched(run, at=52) as (pilot, app):
+async def test_a_sheet_says_where_the_traces_are_or_why_there_is_none(tmp_path, monkeypatch):
+    def refused(run):
+        raise UserError("the ranks are on other machines")
+
+    async with watched(trained(tmp_path), at=52) as (pilot, app):
+        monkeypatch.setattr("gpu_engine.diagnose.traces.trace", refused)
+        await pressed(pilot)
+        assert "the ranks are on other machines" in flat(screen_text(app))
+        await press(pilot, "escape")
+        monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run: {
+            0: Trace(5, 1, "[red]t.json.gz"), 1: Trace(5, 1, problem="no room"), 2: None})
         await pressed(pilot)
         text = flat(screen_text(app))
         assert "Traces of run 3f2a" in text
@@ -173,16 +179,6 @@ async def test_a_sheet_says_where_the_traces_are(tmp_path, monkeypatch):
         assert "it made no step in that time" in text
         await press(pilot, "escape")
         assert "Traces of run" not in screen_text(app)
-
-
-async def test_why_there_is_none_is_told(tmp_path, monkeypatch):
-    def refused(run):
-        raise UserError("the ranks are on other machines")
-
-    monkeypatch.setattr("gpu_engine.diagnose.traces.trace", refused)
-    async with watched(trained(tmp_path), at=52) as (pilot, app):
-        await pressed(pilot)
-        assert "the ranks are on other machines" in flat(screen_text(app))
 
 
 # --- A run on other machines, on this one's screen ---

@@ -50,16 +50,6 @@ async def test_a_long_run_is_read_in_pieces(tmp_path):
     assert sum(store.loss.ranks[0].count) == 40_000
 
 
-def test_a_rank_is_called_silent_only_where_the_reader_is_not_behind():
-    store = RunStore(Run(Path("/nowhere/3f2a")))
-    store.state = State("running", "3f2a", "toy", T0)
-    store.fold([(0, [event_lines.from_dict({
-        "t": T0 + n, "kind": "step", "step": n, "n": 1, "loss": 1.0}) for n in range(1, 9)])])
-    for behind, still in ((True, []), (False, [0])):
-        store.behind = behind
-        assert [one.rank for one in standing_still(store, T0 + 600)] == still
-
-
 def test_why_a_run_is_slow_is_looked_at_again_after_a_while():
     store = RunStore(Run(Path("/nowhere/3f2a")))
     assert store.verdicts(T0) == []

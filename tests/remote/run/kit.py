@@ -24,6 +24,8 @@ PACED = f"{Path(__file__).with_name('paced.py')}:Paced"
 ENDLESS = DIGITS | {"task": {"use": PACED},
                     "train": {"steps": 1_000_000, "workers": 0, "checkpoint_every": 20}}
 """It trains until something happens to it, and slowly."""
+CUT = '[ -e "$GPU_PANEL_HOME.cut" ] && exit 255; exec "$@"'
+"""A login that fails while there is such a file."""
 
 
 def make_hosts(home: Path, *names: str, script: str = 'exec "$@"') -> None:

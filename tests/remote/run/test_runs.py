@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule, Start
 from gpu_engine.launching.launcher import launch, prepare, resume
@@ -21,10 +21,12 @@ from gpu_engine.notify import journal
 from gpu_engine.remote.run import parts
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
+from tests.command_line import called
 from tests.conftest import wait_for
 from tests.notify.endpoint import endpoint, private
 
 from .kit import (
+    CUT,
     DIGITS,
     ENDLESS,
     PACED,
@@ -59,13 +61,19 @@ def folders(run: Run):
 
 @pytest.fixture
 def hosts(home):
-    make_hosts(home, "a", "b")
+    make_hosts(home, "a", "b", script=CUT)
     return home
 
 
 def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
     """To the bit, and what is here of each is what is there. Whoever is to be told of it is told
-    once, though the hosts know the address too. Then it goes on, with the first host as before."""
+    once, though the hosts know the address too. Then it goes on, with the first host as before, and
+    though its part on the other was removed, while its checkpoints are there."""
+    def removed_but_from(host):
+        (cut := tmp_path / f"{host}.cut").touch()
+        assert called("runs", "rm", "--yes", over.id).returncode == 1
+        cut.unlink()
+
     with endpoint(200) as told:
         files = [folder / "notify.toml" for folder in (hosts, tmp_path / "a", tmp_path / "b")]
         for file in files:
@@ -96,11 +104,16 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
 
     with pytest.raises(SpecError, match="are on a, which has to stay the first host"):
         resume(over, ["devices.hosts=b:cpu:0,a:cpu:1", "train.steps=9"])
+    removed_but_from("a")
     resume(over, ["train.steps=9"])
     assert ended(over).state == "completed", over.state()
     for rank in (0, 1):
         assert losses(over.path, rank)[:6] == before[rank]
         assert len(losses(over.path, rank)) == 9
+    removed_but_from("b")
+    with pytest.raises(UserError, match="its checkpoints were removed from a"):
+        resume(over, ["train.steps=12"])
+    assert called("runs", "rm", "--yes", over.id).returncode == 0
 
 
 def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):

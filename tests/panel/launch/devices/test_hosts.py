@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
@@ -18,20 +17,14 @@ from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource
-from gpu_panel.launch.device_table import DeviceTable, build
+from gpu_panel.launch.device_table import DeviceTable
 from gpu_panel.launch.plan import PlanPane
 from gpu_panel.launch.review import busy_devices
 
 from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
 from ...panel_kit import StillHosts, StillSampler, panel, settled, shown, until
-
-
-def text(look: DeviceTable, width=90) -> str:
-    found = build(look, width)
-    lines = [found.header] if found.header else []
-    lines += [line for row in found.rows for line in row.lines]
-    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
+from .test_lines import text
 
 
 def said(plan: PlanPane) -> str:
@@ -119,19 +112,20 @@ async def test_a_preset_that_leaves_the_machine_open_gets_the_freest_and_waits_f
         assert pilot.app.screen.query_one("#queue-options").value == f"-n 2 --set {named} "
 
 
-@pytest.mark.parametrize("entry", ["gpu4:0", "gpu4"])
-async def test_ticks_of_a_host_that_never_answered_can_be_taken_away(entry):
+async def test_ticks_of_a_host_that_never_answered_can_be_taken_away():
     async with panel(slots(2), hosts=lab()) as (pilot, screen):
-        pane, [key] = screen.devices, row_keys.of_hosts([entry], {})
+        pane = screen.devices
         await pilot.press("1")
-        screen.draft.tick([key, "cpu:1"], [entry, "local:cpu:1"])
-        pane.paint()
-        await until(pilot, lambda: pane.ticked == (key, "cpu:1") and key in pane.keys)
-        pane.cursor = pane.keys.index(key)
-        await pilot.press("space")
-        await until(pilot, lambda: pane.ticked == ("cpu:1",))
-        assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
-        assert key not in pane.keys
+        for entry in ("gpu4:0", "gpu4"):
+            [key] = row_keys.of_hosts([entry], {})
+            screen.draft.tick([key, "cpu:1"], [entry, "local:cpu:1"])
+            pane.paint()
+            await until(pilot, lambda key=key: pane.ticked == (key, "cpu:1") and key in pane.keys)
+            pane.cursor = pane.keys.index(key)
+            await pilot.press("space")
+            await until(pilot, lambda: pane.ticked == ("cpu:1",))
+            assert screen.draft.data["devices"] == {"ids": ["cpu:1"]}
+            assert key not in pane.keys
 
 
 async def test_what_would_run_on_each_host_is_shown():

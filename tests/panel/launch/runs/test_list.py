@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from textual.events import Key
 from textual.widgets import Input
 
 from gpu_engine.launching import lookup
@@ -172,20 +171,6 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
             assert not table.marked
     finally:
         os.close(lock)
-
-
-async def test_what_is_typed_behind_a_key_that_asks_is_the_answer(monkeypatch):
-    """`n` reads the run's notes before it asks; an x right behind it is a letter, and removes
-    nothing."""
-    ended("toy")
-    read = notes.read
-    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
-        await at_the_runs(pilot, screen, 1)
-        monkeypatch.setattr(notes, "read", lambda path: (time.sleep(0.2), read(path))[1])
-        for key in "nxsb1":
-            pilot.app.post_message(Key(key, key))
-        await until(pilot, lambda: isinstance(pilot.app.screen, AskLine)
-                    and [field.value for field in pilot.app.screen.query(Input)] == ["xsb1"])
 
 
 async def test_a_name_is_written_on_a_run():
