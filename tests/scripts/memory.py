@@ -4,6 +4,7 @@ where a GPU's memory is used up, with what its allocator says then standing in f
 import sys
 import time
 
+import quick  # noqa: F401
 import torch
 
 torch.set_num_threads(1)

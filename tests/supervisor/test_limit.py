@@ -13,6 +13,7 @@ from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml
 
 from ..conftest import slots, wait_for
+from ..observe.kit import SCRIPTS
 from .test_supervise import ended, go  # noqa: F401  the fixture
 
 
@@ -46,8 +47,9 @@ def test_a_task_saves_and_has_completed_and_a_resume_has_as_much_again(home, mon
     assert events(run, Step)[-1].step > steps[-1].step
 
 
-STEPS = """
-import torch
+STEPS = f"""
+sys.path.append({str(SCRIPTS)!r})
+import quick, torch
 net = torch.nn.Linear(4, 1); opt = torch.optim.SGD(net.parameters(), lr=0.1)
 while True:
     loss = net(torch.randn(8, 4)).pow(2).mean()
