@@ -48,7 +48,6 @@ def test_all_that_make_installs_but_torch_has_hashes():
                         (ROOT / "locked.txt").read_text(), re.MULTILINE)
     assert len(locked) == (ROOT / "locked.txt").read_text().count("==") > 80
     uv = re.search(r"uv==\S+(?= --hash=sha256:[0-9a-f]{64}\")", WORKFLOWS[1].read_text())
-    assert uv is not None
     assert uv[0] in (ROOT / "constraints.txt").read_text().split()
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()
                   if "==" in line)

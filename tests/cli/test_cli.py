@@ -87,7 +87,6 @@ def test_it_comes_while_the_run_goes_on(tmp_path):
         [sys.executable, "-m", "gpu_engine", "run", "-q", "--devices", "cpu:0", "--",
          sys.executable, "-uc", f"print('first'); open({str(tmp_path / 'gate')!r}).read()"],
         stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "first\n"
     (tmp_path / "gate").write_text("go on")
     assert "completed" in process.stdout.read()

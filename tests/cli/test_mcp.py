@@ -160,8 +160,6 @@ def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home)
             "name": "run", "arguments": {"command": ["true"], "devices": "cpu:0"}}}]
     server = subprocess.Popen([ENGINE, "mcp", "--allow", "run"], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert server.stdin is not None
-    assert server.stdout is not None
     server.stdin.write(b"".join(json.dumps(one).encode() + b"\n" for one in ask))
     server.stdin.flush()
     [run] = wait_for(runs.all_runs)

@@ -15,7 +15,6 @@ def test_a_port_that_somebody_listens_on_is_taken(family, address):
         there.listen(1)
         port = there.getsockname()[1]
         said = port_taken(port)
-        assert said is not None
         other = int(said.rpartition("; ")[2].removesuffix(" is free"))
         assert other != port
     assert port_taken(other) is None

@@ -33,7 +33,6 @@ def test_a_name_that_looks_like_the_rest_of_the_line(name):
     child = subprocess.Popen([sys.executable, "-c", NAMED.format(name=name)],
                              stdout=subprocess.PIPE)
     try:
-        assert child.stdout is not None
         child.stdout.readline()
         found = procs.read_stat(child.pid)
         assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
@@ -60,8 +59,6 @@ def test_command_line_and_environment():
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              env=os.environ | {"MARK": "a=b c"})
     with child:
-        assert child.stdin is not None
-        assert child.stdout is not None
         child.stdout.readline()
         assert procs.arguments(child.pid)[-3:] == [b"", b"two words", b""]
         assert b"MARK=a=b c" in procs.environment(child.pid)

@@ -19,8 +19,6 @@ def _builder() -> ModuleType:
     name = "nvml_standin_build"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, HERE / "standin" / "build.py")
-        assert spec is not None
-        assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[name]

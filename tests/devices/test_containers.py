@@ -83,5 +83,4 @@ def test_a_process_on_a_gpu_has_it(proc):
     (proc / "7" / "cmdline").write_bytes(b"python\0train.py\0")
     (proc / "stat").write_text("btime 100\n")
     process = Owners(proc).find(7)
-    assert process is not None
     assert (process.command, process.container) == ("python train.py", "docker 3f2a81b0c4d5")

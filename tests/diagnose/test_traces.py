@@ -66,12 +66,10 @@ def test_a_task_traces_and_one_that_profiles_itself_says_so(home, whole_torch):
     run = begin("--set", "task.use=gpu_engine.tasks.bytes_gpt:BytesGPT",
                 "--set", "train.steps=1000000", options=one)
     answer = trace(run)[0]
-    assert answer is not None
     assert answer.problem is None
     run.stop(now=True)
     own = begin("--", PYTHON, str(SCRIPTS / "steady.py"), "own", options=one)
     answer = trace(own)[0]
-    assert answer is not None
     assert "profiled already" in (answer.problem or "")
     assert own.state().live
     own.stop(now=True)

@@ -85,7 +85,6 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(project)
     tiny = re.search(r"```python\n(from dataclasses.*?)```",
                      (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
-    assert tiny is not None
     (project / "tiny.py").write_text(tiny[1])
     (project / "train.py").write_text("print('trained')\n")
     yield project

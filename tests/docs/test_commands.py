@@ -66,7 +66,6 @@ def parsed(words: list[str]) -> list[click.Context]:
     while isinstance(context.command, click.Group) and (
             rest := [*context._protected_args, *context.args]):
         name, command, rest = context.command.resolve_command(context, rest)
-        assert command is not None
         context = command.make_context(name or "", rest, parent=context)
         found.append(context)
     return found

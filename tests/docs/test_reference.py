@@ -10,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "site" / "reference.py")
-assert _spec is not None
-assert _spec.loader is not None
 reference = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reference)
 

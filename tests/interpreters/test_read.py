@@ -46,7 +46,6 @@ def test_its_files_say_what_the_interpreter_would(tmp_path: Path, monkeypatch) -
         == Build("2.13.0+rocm7.0", None, "7.0")
     monkeypatch.setenv("PYTHONPATH", f":relative:{tmp_path / 'elsewhere'}")
     told = ask.environment(str(tmp_path / "alone/bin/python"))
-    assert told.build is not None
     assert told.build.version == "2.12.0"
 
 

@@ -58,7 +58,6 @@ class Ran:
 
     def same_as_without(self) -> None:
         """Check that output and exit status are exactly the same in both runs."""
-        assert self.bare is not None
         observed, alone = (self.output or self.run.log(0)).read_bytes(), self.bare.stdout
         assert observed == alone, first_difference(observed, alone)
         ended = 0 if self.output else self.state["processes"][0]["exit"]  # `each` has seen to that

@@ -83,12 +83,10 @@ def test_an_optimizer_where_another_was_in_memory_is_a_new_one():
     known, weights = Optimizers(), [torch.nn.Parameter(torch.ones(1))]
     first = torch.optim.SGD(weights)
     step = known.stepped(first, 1.0)
-    assert step is not None
     before, muon = step.optimizer, torch.optim.Adagrad(weights)
     assert known.stepped(muon, None) is None  # beside it, on the same loss
     del first
     second = torch.optim.Adam(weights)
     known._by_id[id(second)] = before
     step = known.stepped(second, 1.0)
-    assert step is not None
     assert (step.optimizer.name, step.begins) == ("Adam", True)

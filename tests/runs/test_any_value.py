@@ -3,6 +3,7 @@ in a traceback, and one damaged run is one row."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import types
@@ -18,8 +19,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import environment, job, notes, sweep, waiting
+from gpu_engine.remote.run import parts
+from gpu_engine.runs import checkpoints, environment, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.state import State
 from gpu_engine.spec.schema import RunSpec
@@ -27,7 +30,7 @@ from gpu_engine.spec.write import to_toml
 
 from .. import odd_runs
 from ..command_line import called
-from ..trust.hostile_runs import finished, plan_of, prepared, read, state_of
+from ..trust.hostile_runs import STEP, finished, plan_of, prepared, read, state_of
 
 ODD = [None, True, -1, 0, 1, 1.5, 10 ** 400, 1e300, -1e300, math.nan, math.inf, "", "x", "\ud800",
        "\x1b]52;c;eA==\x07", "a\nb", "١٢", [], [[]], [1, "x"], {}, {"a": 1}, [{}], [None], "[1]",
@@ -122,7 +125,11 @@ def test_a_plan_names_no_log_outside_of_the_run_folder(log):
 SMALL = {
     "notes.json": (notes.read, notes.Notes), "sweep.json": (sweep.read, sweep.Member),
     "slurm.json": (job.read, job.Job), "queue.json": (waiting.read, waiting.Entry),
-    "environment.json": (environment.read, environment.Environment)}
+    "environment.json": (environment.read, environment.Environment),
+    "hosts/a.json": (parts.read, None), "hosts/former/c.json": (parts.former, None),
+    f"{STEP}/manifest.json": (lambda run: checkpoints.choose(run / "checkpoints", "best", None),
+                              None)}
+"""Of each file of a run: what reads it, and what that returns; None: several, or an error."""
 
 
 @cache
@@ -139,9 +146,12 @@ def whole(name: str) -> dict[str, Any]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_small_file_is_a_sound_record_or_none(tmp_path, name, data):
     reader, cls = SMALL[name]
-    (tmp_path / name).write_text(json.dumps(data.draw(anything | altered(whole(name)))))
-    found = reader(tmp_path)
-    assert found is None or fits(found, cls)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(data.draw(st.binary(max_size=60) | (
+        anything | altered(whole(name))).map(lambda value: json.dumps(value).encode())))
+    with contextlib.suppress(*(() if cls else (UserError,))):
+        found = reader(tmp_path)
+        assert found is None or cls is None or fits(found, cls)
     if name == "slurm.json" and found is not None:
         assert found.sentence()
         json.dumps(job.to_dict(tmp_path), allow_nan=False)

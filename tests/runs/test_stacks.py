@@ -34,7 +34,6 @@ def process(code: str, log: Path, run: Run = RUN) -> Iterator[subprocess.Popen[s
     with log.open("wb") as err, subprocess.Popen(
             [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=err, text=True, env=os.environ | {"GPU_PANEL_RUN": str(run.path)}) as started:
-        assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
         yield started
         started.communicate()
@@ -93,7 +92,6 @@ def test_stacks_are_found_in_a_log_that_was_cut_and_end_where_other_words_begin(
                    "Current thread 0x7f02 (most recent call first):\n"
                    '  File "b.py", line 9 in <module>\nstep 4 loss 1.5\n')
     told = stacks.printed(log, 10_000)  # longer than the log is now
-    assert told is not None
     assert told.splitlines()[0] == "Thread 0x7f01 (most recent call first):"
     assert told.splitlines()[-1] == '  File "b.py", line 9 in <module>'
     assert stacks.printed(tmp_path / "none", 0) is None

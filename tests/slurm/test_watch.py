@@ -132,7 +132,6 @@ def test_a_rank_that_was_killed_on_another_node_is_the_cause(slurm):
     slurm.lists(("7", "FAILED", "0", "5", "9", "n[1-2]", "NonZeroExitCode"))
     watch.refresh()
     state = run.state()
-    assert state.cause is not None
     assert (state.cause.rank, state.cause.host) == (1, "n2")
     assert state.reason == "rank 1 on n2: killed by SIGSEGV: a crash in native code"
     error |= {"type": "ValueError", "message": "odd"}

@@ -23,6 +23,11 @@ WORKS = "import time\nwhile True: sum(range(100_000)), time.sleep(0.01)"
 SLEEPS = "import time; time.sleep(600)"
 
 
+@pytest.fixture(autouse=True)
+def _no_stacks(monkeypatch):
+    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
+
+
 @pytest.fixture
 def process(request):
     with subprocess.Popen([sys.executable, "-c", request.param]) as child:
@@ -41,7 +46,7 @@ def rank(child, tmp_path, *, still, silent) -> RankState:
     return seen
 
 
-def judged(seen, monkeypatch, tmp_path, *, seconds):
+def judged(seen, tmp_path, *, seconds):
     """The words of the verdict after `seconds` of looks, None: not taken for hanging."""
     run = runs.Run(tmp_path)
     watch = hang_watch.Watch(run, 3.0)
@@ -53,20 +58,16 @@ def judged(seen, monkeypatch, tmp_path, *, seconds):
 
 
 @pytest.mark.parametrize("process", [WORKS, SLEEPS], indirect=True, ids=["works", "sleeps"])
-def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process, tmp_path,
-                                                                         monkeypatch):
-    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
+def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process, tmp_path):
     seen = rank(process, tmp_path, still=10, silent=0.5)
-    assert "rank 0 has stalled in backward" in judged(seen, monkeypatch, tmp_path, seconds=1)
+    assert "rank 0 has stalled in backward" in judged(seen, tmp_path, seconds=1)
 
 
 @pytest.mark.parametrize(("process", "hangs"), [(WORKS, False), (SLEEPS, True)],
                          indirect=["process"], ids=["works", "sleeps"])
-def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path,
-                                                                monkeypatch):
-    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
+def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path):
     seen = rank(process, tmp_path, still=10, silent=10)
-    assert (judged(seen, monkeypatch, tmp_path, seconds=4) is not None) == hangs
+    assert (judged(seen, tmp_path, seconds=4) is not None) == hangs
 
 
 def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown():
@@ -80,8 +81,7 @@ def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown()
     assert procs.cpu_ticks(child.pid) is None
 
 
-def test_a_rank_that_stood_for_less_than_the_time_given_does_not_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
+def test_a_rank_that_stood_for_less_than_the_time_given_does_not_hang(tmp_path):
     seen = RankState(0, Tail(tmp_path / "none"), 1)
     for event in ({"kind": "start", "rank": 0}, {"kind": "step", "step": 7}):
         seen.fold(from_dict(event | {"t": 1.0}))
@@ -93,10 +93,9 @@ def test_a_rank_that_stood_for_less_than_the_time_given_does_not_hang(tmp_path, 
         assert watch.waiting == hangs
 
 
-def test_a_rank_hangs_only_in_training(tmp_path, monkeypatch):
+def test_a_rank_hangs_only_in_training(tmp_path):
     """Before the first step a download may take hours; after the end there is nothing to wait for.
     """
-    monkeypatch.setattr(hang_watch.stacks, "send", lambda *about: False)
     events = [{"kind": "phase", "phase": "data", "step": 0}, {"kind": "step", "step": 7},
               {"kind": "end", "outcome": "completed", "steps": 7, "seconds": 1.0}]
     seen = RankState(0, Tail(tmp_path / "none"), 1)
@@ -124,7 +123,6 @@ def test_the_stacks_of_all_ranks_are_waited_for(tmp_path, monkeypatch):
     assert watch.judge(ranks) is None
     printed[1] = "where rank 1 is"
     cause = watch.judge(ranks)
-    assert cause is not None
     assert (cause.rank, cause.traceback) == (1, "where rank 1 is")  # which is furthest behind
 
 

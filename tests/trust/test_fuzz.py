@@ -7,9 +7,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -18,37 +16,18 @@ from hypothesis import strategies as st
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.protocol import BadMessage
-from gpu_engine.remote.run import parts
-from gpu_engine.runs import (
-    checkpoints,
-    compare,
-    environment,
-    job,
-    notes,
-    summary,
-    sweep,
-    waiting,
-)
-from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict, from_dict_leniently, load
 from gpu_engine.spec.write import to_toml
 
 from ..command_line import called
+from ..runs.test_any_value import altered, anything
 from .hostile_runs import (
-    EVIL,
     FILES,
-    JSON_FILES,
-    LONE,
-    STEP,
     as_json,
     events_of,
-    finished,
     good,
-    places,
     prepared,
-    read,
-    replaced,
     runs_now,
     state_of,
 )
@@ -56,29 +35,9 @@ from .watching import limits
 
 pytestmark = pytest.mark.usefixtures("world")
 SOME = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
-    st.sampled_from([EVIL, LONE, "", "NaN", "-Infinity", "1" * 400, 2**63, -(2**63), 10**30, 1e308,
-                     "../..", "/etc/passwd", "\0"]))
-JSON = st.recursive(LEAVES, lambda inner: st.one_of(
-    st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
-    max_leaves=8)
-
-
-@st.composite
-def like(draw: Callable[..., Any], value: Any, most=3) -> Any:
-    """A copy of `value` with other values at some places, or without them."""
-    for _ in range(draw(st.integers(1, most))):
-        found = list(places(value))
-        if not found:
-            break
-        value = replaced(value, draw(st.sampled_from(found)), draw(JSON))
-    return value
-
-
 STATE = json.loads(json.dumps(state_of()))
 @SOME
-@given(st.one_of(JSON, like({"name": "x", "train": {"steps": 1}, "batch": {"size": 2},
+@given(st.one_of(anything, altered({"name": "x", "train": {"steps": 1}, "batch": {"size": 2},
                              "devices": {"ids": ["0"]}, "run": {"python": "x"},
                              "task": {"use": "a:b", "params": {"x": 1}}})))
 def test_specs(data):
@@ -99,33 +58,6 @@ def test_preset_files(tmp_path, data):
     path.write_bytes(data)
     with contextlib.suppress(UserError):
         assert to_toml(load(path))
-
-
-READERS: dict[str, Callable[[Path], object]] = {
-    "state.json": lambda run: Run(run).state(), "plan.json": lambda run: summary.read(Run(run)),
-    "environment.json": environment.read, "notes.json": lambda run: notes.lines(notes.read(run)),
-    "sweep.json": sweep.read, "queue.json": waiting.read, "hosts/a.json": parts.read,
-    "hosts/former/c.json": parts.former,
-    "slurm.json": lambda run: (found := job.read(run)) and found.sentence(),
-    f"{STEP}/manifest.json": lambda run: checkpoints.choose(run / "checkpoints", "best", None)}
-
-
-@pytest.mark.parametrize("name", JSON_FILES)
-@SOME
-@given(st.data())
-def test_files_of_a_run(name, tmp_path, data):
-    run = tmp_path / "77aa"
-    if not run.exists():
-        finished(run)
-        prepared(name, run)
-        shutil.copy(run / name, tmp_path / "known")
-    (run / name).write_bytes(data.draw(st.one_of(
-        st.binary(max_size=60), JSON.map(lambda v: as_json(v).encode()),
-        like(read(tmp_path / "known")).map(lambda v: as_json(v).encode()))))
-    with contextlib.suppress(UserError):
-        READERS[name](run)
-    with contextlib.suppress(UserError):
-        compare.read(Run(run))
 
 
 EVENTS = [json.loads(line) for line in events_of(0)]
@@ -173,11 +105,11 @@ _KINDS = sorted({c.__struct_config__.tag
 @SOME
 @given(st.one_of(st.binary(max_size=80), st.builds(
     lambda kind, more: as_json({"kind": kind} | more).encode(),
-    st.one_of(st.sampled_from(_KINDS), JSON),
+    st.one_of(st.sampled_from(_KINDS), anything),
     st.dictionaries(st.sampled_from([
         "run", "spec", "key", "path", "state", "files", "name", "offset", "data",
         "snapshot", "inventory", "protocol", "message", "at", "ranks", "attempt", "freed", "bits",
-        "folders", "port", "addresses", "tried"]), JSON, max_size=8))))
+        "folders", "port", "addresses", "tried"]), anything, max_size=8))))
 def test_messages(line):
     for reader in (protocol.answer, protocol.request):
         try:
@@ -189,7 +121,7 @@ def test_messages(line):
 
 
 @SOME
-@given(like(STATE))
+@given(altered(STATE))
 def test_a_state_that_a_host_tells(state):
     with contextlib.suppress(BadMessage):
         message = protocol.answer(as_json({"kind": "told", "state": state}).encode())

@@ -164,8 +164,6 @@ class Victim:
 
     def signals(self) -> list[str]:
         """What it got since it was asked last: it is asked something, and answers after those."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         got: list[str] = []
         try:
             self._process.stdin.write(b"?")

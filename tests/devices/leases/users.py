@@ -92,7 +92,6 @@ class User:
 
     def _say(self, kind: str, code: str):
         self.send(kind, code)
-        assert self._process.stdout is not None
         answer = json.loads(self._process.stdout.readline())
         if answer[0] == "raised":
             raise UserRaised(answer[1], answer[2])
@@ -100,7 +99,6 @@ class User:
 
     def send(self, kind: str, code: str) -> None:
         """Tell it without waiting for the answer."""
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([kind, code]) + "\n")
         self._process.stdin.flush()
 

@@ -92,7 +92,6 @@ def test_with_the_torch_that_is_there(tmp_path, files):
     welcome = meet(host, ()).welcome
     new = Path(welcome.python).parents[1]
     assert new.parent == home / ".local/share/gpu-panel"
-    assert welcome.torch is not None
     assert welcome.torch.version == torch_version()
     there = subprocess.run(
         [welcome.python, "-c", "import gpu_engine, psutil, torch; print(gpu_engine.__file__)"],

@@ -31,7 +31,6 @@ def watching(monkeypatch):
 def process(watching: Watcher) -> int:
     """Of the way to the box."""
     call = watching._watches["box"].call
-    assert call is not None
     return call._shell.process.pid
 
 
