@@ -123,7 +123,8 @@ async def test_a_dangerous_one_is_asked_for(made):
         await on_top(pilot, OutputScreen)
 
 
-async def test_what_it_is_told_is_no_part_of_its_line(made, tmp_path):
+async def test_what_it_is_told_is_no_part_of_its_line_and_a_pid_elsewhere_none_of_ours(
+        made, tmp_path):
     hostile = "a b; $(id) 'x"
     found = command(f'cd {tmp_path}; printf %s "$GPU_PANEL_HOST" > t; mv t said',
                     where="background")
@@ -132,29 +133,22 @@ async def test_what_it_is_told_is_no_part_of_its_line(made, tmp_path):
         app.screen.placeholders = lambda: own.of_process(None, hostile)
         await own.run(app, found)
         await until(pilot, (tmp_path / "said").exists)
-    assert (tmp_path / "said").read_text() == hostile
-
-
-@pytest.mark.parametrize("only_show", [True, False])
-async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch, only_show):
-    monkeypatch.setattr(readonly, "on", only_show)
-    app = made(command("kill $GPU_PANEL_PID", where="background"))
-    async with app.run_test(size=(160, 48), notifications=True) as pilot:
-        await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
-        await pilot.press("f9")
-        if only_show:
-            await says(pilot, "--readonly")
-        else:
-            await on_top(pilot, Message)
-            assert "say needs $GPU_PANEL_PID" in screen_text(app)
-
-
-async def test_a_pid_of_another_machine_needs_its_host(made):
-    app = made(command("kill $GPU_PANEL_PID"))
-    async with app.run_test(size=(160, 48)):
         app.screen.placeholders = lambda: own.of_process(7, "far")
         with pytest.raises(UserError, match=r"this process is on far"):
             await own.run(app, command("kill $GPU_PANEL_PID"))
+    assert (tmp_path / "said").read_text() == hostile
+
+
+async def test_it_is_refused_where_there_is_nothing_for_it(made, monkeypatch):
+    app = made(command("kill $GPU_PANEL_PID", where="background"))
+    async with app.run_test(size=(160, 48), notifications=True) as pilot:
+        await until(pilot, lambda: app.screen_stack[0].runs.line_at_cursor)
+        with monkeypatch.context() as patch:
+            patch.setattr(readonly, "on", True)
+            await pilot.press("f9")
+            await says(pilot, "--readonly")
+        await pilot.press("f9")
+        await on_top(pilot, Message, "say needs $GPU_PANEL_PID")
 
 
 def test_a_folders_word_for_a_pid_is_not_enough(tmp_path):
