@@ -24,7 +24,7 @@ from gpu_engine.code import submitted
 from gpu_engine.common.errors import TooFew, UserError
 from gpu_engine.devices import leases
 from gpu_engine.launching.launcher import Prepared
-from gpu_engine.queue.wait import INTERVAL, NotYet, Waiter
+from gpu_engine.queue.wait import INTERVAL, NotYet, Over, Waiter
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.call import ask
 from gpu_engine.remote.reach.protocol import Remove, Removed
@@ -38,7 +38,7 @@ from gpu_engine.runs import attempts, waiting
 from gpu_engine.runs.folder import EXIT_CODES, Run
 from gpu_engine.runs.waiting import BEHIND, Entry
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor.children import STOPS
+from gpu_engine.supervisor.children import STOPS, asked_to_end
 
 AVOIDED = 60.0
 """Seconds for which a machine that could not start a run is passed over."""
@@ -95,7 +95,10 @@ class HostWaiter(Waiter):
             return None
         self._step_back()
         try:
-            return self._begin(self._plan(entry, choice))
+            part = self._plan(entry, choice)
+            if asked_to_end():
+                raise Over("stopped", "stopped before its ranks started")
+            return self._begin(part)
         except NotYet as err:
             self._refused[choice.host] = time.monotonic() + AVOIDED, str(err)
             raise
@@ -124,7 +127,7 @@ class HostWaiter(Waiter):
         run, news = self.run, threading.Event()
         link = Link(run.path, part, run.require_plan().spec.run.log_mb << 20, news)
         link.start()
-        while not (link.over or link.part.problem or signal.sigpending() & STOPS) and (
+        while not (link.over or link.part.problem or asked_to_end()) and (
                 link.state is None or link.state.state in ("queued", "starting")):
             news.wait(0.2)
             news.clear()

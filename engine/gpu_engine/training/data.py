@@ -9,6 +9,7 @@ each leaves out other examples.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -125,6 +126,8 @@ def loader(data: Dataset, workers: int, seed: int, device: torch.device, **how: 
     memory would wait for it. Its workers live over all epochs; with none, the rank itself reads."""
     if workers:
         process.prepare_sockets()
+    if device.type == "cpu":  # its cores are a slot's, of whose number nobody wants to be warned
+        warnings.filterwarnings("ignore", "This DataLoader will create")
     return DataLoader(
         data, num_workers=workers, collate_fn=_unchanged, pin_memory=device.type == "cuda",
         persistent_workers=workers > 0, worker_init_fn=process.in_loader_worker,
