@@ -219,7 +219,7 @@ def schema(name: str) -> object:
     if name == "list":
         return ["preset", *OUTPUTS]
     if name not in OUTPUTS:
-        raise UserError(f"--schema {name}: {meant(name, ["preset", *OUTPUTS])}")
+        raise UserError(f"--schema {name}: {meant(name, ('preset', *OUTPUTS))}")
     types = OUTPUTS[name]
     any_of, known = msgspec.json.schema_components(
         types if isinstance(types, tuple) else [types], ref_template="#/$defs/{name}")
