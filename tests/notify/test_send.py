@@ -194,7 +194,7 @@ def test_a_command_gets_the_message_on_its_input_and_in_its_environment(tmp_path
     out = tmp_path / "got.json"
     assert deliver(command(sys.executable, "-c", WRITES, str(out))) == (None, [])
     told, environment = json.loads(out.read_text())
-    assert told == MESSAGE.to_dict()
+    assert told == json.loads(json.dumps(MESSAGE.to_dict()))
     assert environment["GPU_PANEL_NOTIFY_TITLE"] == MESSAGE.title
     assert environment["GPU_PANEL_NOTIFY_LOSS"] == ""
     assert "GPU_PANEL_RUN" not in environment, "it would pass for one of the run's ranks"

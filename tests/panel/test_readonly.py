@@ -40,7 +40,7 @@ SHOWS = """
     LogPane: copy filter find find_next leave next_rank source
     OutputScreen: close copy
     PaneScreen: back on_pane pane
-    PanelApp: help quit redraw tell
+    PanelApp: command_palette help quit redraw tell
     PlanPane: copy processes
     RanksPane: choose sort
     Rows: cursor_down page_down page_up scroll_down scroll_end scroll_home scroll_up

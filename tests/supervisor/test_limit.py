@@ -84,11 +84,11 @@ def test_what_has_to_be_killed_has_not_completed(go):  # noqa: F811
 
 
 def test_a_failure_is_one_and_restarts_have_the_rest_of_the_time(go):  # noqa: F811
-    run = go("sys.exit(3)", run={"limit": 2.0, "limit_from": "start"}, train={"restarts": 50})
+    run = go("sys.exit(3)", run={"limit": 7.0, "limit_from": "start"}, train={"restarts": 50})
     state = ended(run)
     assert state.state == "failed"
     assert "exited with 3" in state.reason
-    assert len(state.attempts) == 2  # after one second; the next would be after three
+    assert len(state.attempts) == 3  # after one second and two more; the next would be after seven
 
 
 def test_a_persons_stop_comes_first(go):  # noqa: F811

@@ -26,7 +26,7 @@ def made(tmp_path):
         (tmp_path / "ranks" / "00000.jsonl").touch()
         job: Any = SimpleNamespace(
             run=tmp_path, spec=from_dict({"train": train}), devices=["cpu"], who=Identity(),
-            attempt=1, mode="single", batch=SimpleNamespace(global_size=8))
+            attempt=1, plan=SimpleNamespace(mode="single"), batch=SimpleNamespace(global_size=8))
         saver: Saver
         state = {"step": 0, "model": {"w": torch.ones(3)}}
         saver = Saver(job, Group(Identity()), Recorder(tmp_path / "ranks" / "00000.jsonl"),

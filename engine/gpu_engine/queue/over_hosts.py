@@ -153,8 +153,7 @@ def main(argv: Sequence[str]) -> int:
     run, lock = Run(Path(argv[1])), int(argv[2])
     os.set_inheritable(lock, False)  # ours alone: an ssh that kept it would look like us
     os.umask(0o077)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
-                        stream=sys.stderr)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
         state = run.state() if HostWaiter(run).take_turn() is None else Span(run).hold()
         code = EXIT_CODES[state.state]
