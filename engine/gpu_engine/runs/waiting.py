@@ -30,6 +30,7 @@ from gpu_engine.common.files import locked as locked_by_another
 from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
 from gpu_engine.runs.sweep import ID
+from gpu_engine.spec.host_names import ANY
 
 FILE = "queue.json"
 FIRST, BEHIND = "waits for its first check", "for runs ahead of it"
@@ -64,8 +65,9 @@ class Wants:
                              for i in self.ids)
         text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
         text += f" with {units.size(self.free)} free" if self.free else ""
-        return text + (f" on {' or '.join(self.hosts)}".replace("on any", "of any host")
-                       if self.hosts else "")
+        if not self.hosts:
+            return text
+        return text + (" of any host" if ANY in self.hosts else f" on {' or '.join(self.hosts)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
