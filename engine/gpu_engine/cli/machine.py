@@ -56,31 +56,33 @@ def devices(as_json: bool, over_hosts: bool) -> None:
 
 def _over_hosts(as_json: bool) -> None:
     """The devices of all machines that answer, and the freest of these."""
+    from gpu_engine.devices.availability import judge
     from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.remote.reach.hosts import ANY, meant_by
     from gpu_engine.remote.run import freest
 
     seen = freest.look(meant_by([ANY]))
-    first = freest.with_most_free(seen)
+    first, unknown = freest.with_most_free(seen), judge(())  # a host may leave a device out
     if as_json:
         machines = [{
             "host": m.host.name, "state": m.state, "reason": m.reason, "waiting": m.waiting,
             "free": len(freest.free_on(m)), "freest": m is first,
-            "devices": [fields(s.device) | fields(s, "device") | fields(m.freedom[s.device.id])
+            "devices": [fields(s.device) | fields(s, "device")
+                        | fields(m.freedom.get(s.device.id, unknown))
                         for s in (m.snapshot.samples if m.snapshot else ())]} for m in seen]
         echo(in_json(machines))
         return
     rows = []
     for m in seen:
         for n, s in enumerate(m.snapshot.samples if m.snapshot else ()):
-            judged = m.freedom[s.device.id]
+            judged = m.freedom.get(s.device.id, unknown)
             why = "" if judged.reason == judged.state else f": {judged.reason}"
             rows.append(["" if n else m.host.name, s.device.id, s.device.name,
                          *(column.of(s) for column in IN_TABLE), judged.state + why])
     for line in table(rows):
         echo(clean(line, None))
     for m in seen:
-        if m.snapshot is None:
+        if m.state != "seen":
             echo(f"{m.host.name} is away: {m.reason or 'it has not answered'}", err=True)
         elif m.waiting:
             echo(f"{m.host.name}: {m.waiting} waiting for devices", err=True)

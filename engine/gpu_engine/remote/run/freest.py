@@ -35,8 +35,6 @@ class Choice:
 
     host: str
     devices: tuple[Device, ...]
-    free: int
-    """How many are free there."""
     of: int
     """How many machines were asked."""
     passed: tuple[str, ...] = ()
@@ -104,8 +102,8 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
     if not offers:
         what = f"{count} {'device is' if count == 1 else 'devices are'} needed on one machine"
         raise TooFew("; ".join([what, *lacking, *passed]), "devices.pick", count, "--queue")
-    many, name, devices = max(offers, key=lambda offer: offer[0])
-    return Choice(name, tuple(devices), many, len(seen), tuple(passed))
+    _, name, devices = max(offers, key=lambda offer: offer[0])
+    return Choice(name, tuple(devices), len(seen), tuple(passed))
 
 
 def with_most_free(seen: Sequence[HostSeen]) -> HostSeen | None:
@@ -156,7 +154,7 @@ def resolve(spec: RunSpec, *, only_plan: bool = False) -> tuple[RunSpec, str]:
         name, inventory = largest(seen)
         if not only_plan or inventory is None or len(inventory.devices) < d.pick:
             raise
-        choice = Choice(name, inventory.devices[:d.pick], 0, len(seen))
+        choice = Choice(name, inventory.devices[:d.pick], len(seen))
         return on_chosen(spec, choice), f"it can't start now: {err}"
 
 
