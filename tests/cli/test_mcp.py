@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.cli import mcp as ours
+from gpu_engine.common.errors import UserError
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
@@ -61,6 +62,9 @@ async def test_it_may_look_and_nothing_else(home):
         assert listed["run"].input_schema["properties"]["grid"]["type"] == "array"
         devices, _ = await tool("devices")
         assert "cpu:0" in [d["id"] for d in devices["devices"]]
+        machines, _ = await tool("devices", hosts=True)
+        free, all_devices = machines["rows"][0]["free"], len(machines["rows"][0]["devices"])
+        assert machines["summary"] == f"local: {free} of {all_devices} devices are free"
         for name, arguments in (("run", {"command": WAITS}), ("stop", {"run": run.id})):
             refused = error(await tool(name, **arguments))
             assert refused["why"] == f"{name} is not allowed to you"
@@ -183,6 +187,28 @@ def test_without_the_library_and_with_wrong_options(home, monkeypatch):
     done = called("mcp")
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'gpu-panel[mcp]'" in done.stderr
+
+
+@pytest.mark.parametrize(("tool", "given", "typed"), [
+    ("run", {"command": '["python", "a b.py"]', "devices": "cpu:0", "queue": "false"},
+     ["--devices", "cpu:0", "--", "python", "a b.py"]),
+    ("run", {"set": '["run.grace=3", "a=[1]"]', "queue": "true", "n": "2", "preset": "digits"},
+     ["--queue", "-n", "2", "--set", "run.grace=3", "--set", "a=[1]", "digits"]),
+    ("run", {"metric": "[a-z]+: (.*)", "tag": "3", "limit": None}, ["--metric", "[a-z]+: (.*)",
+                                                                   "--tag", "3"]),
+    ("runs", {"n": 3, "filter": 7}, ["--filter", "7", "-n", "3", "--"]),
+    ("run", {"queue": "yes"}, "queue"), ("run", {"queue": 1}, "queue"),
+    ("run", {"command": "python train.py"}, "command"), ("run", {"tag": [["a"]]}, "tag"),
+    ("run", {"tag": [True]}, "tag"), ("runs", {"n": True}, "n"), ("runs", {"n": 1.5}, "n"),
+    ("runs", {"filter": {"a": 1}}, "filter")])
+def test_arguments_are_typed_by_the_schema_also_as_json_text(tool, given, typed):
+    if isinstance(typed, list):
+        # The order of options is the command's own.
+        assert sorted(ours.TOOLS[tool].typed(given)) == sorted(typed)
+    else:
+        with pytest.raises(UserError) as refused:
+            ours.TOOLS[tool].typed(given)
+        assert refused.value.problems[0].key == typed
 
 
 LONG = {"a": "x" * 90_000, "é": "é" * 30_000}

@@ -111,6 +111,10 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 # --- the tools -----------------------------------------------------------------------------------
 
 def _of_devices(found: Any) -> str:
+    if isinstance(found, list):  # with hosts: one row for each machine
+        return "; ".join(f"{m['host']}: " + (
+            f"{m['free']} of {len(m['devices'])} devices are free" if m["state"] == "seen"
+            else m["reason"] or "it has not answered") for m in found)
     free = [d["id"] for d in found["devices"] if d["state"] == "free"]
     return f"{len(free)} of {len(found['devices'])} devices are free" + (
         f": {', '.join(free)}" if free else "")
@@ -189,10 +193,9 @@ class Tool:
         for name, value in given.items():
             if name not in known:
                 raise UserError(f"there is no such argument; {meant(name, known)}", name, value)
-        for name in known:
-            value, param = given.get(name), self.arguments.get(name)
-            values = [str(v) for v in (value if isinstance(value, list) else [value])
-                      if v is not None and v is not False]
+        for name, schema in known.items():
+            param = self.arguments.get(name)
+            values = _values(name, given.get(name), schema)
             if param is None:
                 own = ["--", *values] if values else []
             elif isinstance(param, click.Argument):
@@ -204,6 +207,32 @@ class Tool:
         # Behind -- nothing is an option; of `run` and `plan` a person's own command stands there.
         return [*options, *words, *own] if isinstance(self.command, WithCommand) \
             else [*options, "--", *words]
+
+
+def _values(name: str, value: object, schema: Mapping[str, Any]) -> list[str]:
+    """An argument's value as the words to type: none for null and false, one for each item of a
+    list. Raises UserError where it is not of the type that its schema names."""
+    kind = schema["type"]
+    if isinstance(value, str) and kind in ("array", "boolean"):
+        # Some clients send lists and booleans as JSON text. A word by itself is a list of one; of
+        # a command it would be a line, and how that is split is a shell's business.
+        try:
+            read = json.loads(value)
+        except ValueError:
+            read = value
+        value = read if kind == "boolean" or isinstance(read, list) or name == "command" \
+            else [value]
+    if value is None:
+        return []
+    items = value if kind == "array" else [value]
+    wanted = {"array": (str, int, float), "string": (str, int, float), "integer": (int, str),
+              "boolean": bool}[kind]
+    if not isinstance(items, list) or not all(
+            isinstance(v, wanted) and (kind == "boolean" or not isinstance(v, bool))
+            for v in items):
+        example = {"array": '["a", "b"]', "boolean": "true", "integer": "1", "string": '"text"'}
+        raise UserError(f"it takes {kind}, as {example[kind]}", name, value)
+    return [str(v) for v in items if v is not False]
 
 
 def _schema(param: click.Parameter) -> dict[str, object]:
