@@ -205,9 +205,9 @@ def test_two_ranks_share_a_gpu_over_gloo():
     assert p.processes[0].env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_cpu_slots_are_pinned_gloo_ranks_that_see_no_gpu():
+def test_ranks_on_cpu_slots_keep_to_the_runs_cores_and_see_no_gpu():
     p = made(spec_of("ddp", ["cpu:0", "cpu:1"]), slots(2, cores=3))
-    assert [q.cores for q in p.processes] == [(0, 1, 2), (3, 4, 5)]
+    assert [q.cores for q in p.processes] == [(0, 1, 2, 3, 4, 5)] * 2
     assert {q.env["OMP_NUM_THREADS"] for q in p.processes} == {"3"}
     assert {q.env["CUDA_VISIBLE_DEVICES"] for q in p.processes} == {""}
     assert (p.backend, p.device_type, p.unit) == ("gloo", "cpu", "slot")

@@ -129,8 +129,10 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
     argv = (python, WORKER, "--run", RUN_DIR) if command is None else \
         own_command.fill(command, placeholders(plan))
     mode, launcher = modes.get(plan.mode), plan.spec.parallel.launcher
+    # A rank may run on the cores of all slots of the run: on those of its own slot, torch's and gloo's
+    # threads would wait for each other (6.5 to 7.7 ms a step of two ranks where 5.4 are enough).
+    cores = tuple(sorted({c for d in devices for c in d.cores}))
     if not mode.process_a_device or (command and own_command.launches_itself(command)):
-        cores = tuple(sorted({c for d in devices for c in d.cores}))
         return (process(argv, plan.ranks, devices, threads(len(cores) or None),
                         f"ranks/{plan.ranks[0].rank:05d}.log", cores),)
     if (mode.launcher if launcher == "auto" else launcher) == "torchrun":
@@ -150,7 +152,7 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
             "GROUP_RANK": str(plan.node_rank), "GROUP_WORLD_SIZE": str(plan.nodes),
             "MASTER_ADDR": plan.master_addr, "MASTER_PORT": str(plan.master_port)}
         out.append(process(argv, [rank], [mine] if mine.is_slice else devices, more,
-                           f"ranks/{rank.rank:05d}.log", mine.cores))
+                           f"ranks/{rank.rank:05d}.log", cores))
     return tuple(out)
 
 

@@ -55,7 +55,7 @@ class RankPlan:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """The CPU cores that it keeps to; empty: any."""
+        """The CPU cores of its slots; it keeps to those of all ranks of its node."""
         return tuple(sorted({c for d in self.devices for c in d.cores}))
 
     def sentence(self) -> str:

@@ -124,8 +124,8 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
             from gpu_engine.worker import check
             from gpu_engine.worker.rank import memory
             from gpu_engine.worker.rank.group import join
-        if job.cores and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(len(job.cores))
+        if job.mine.cores and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(len(job.mine.cores))
         if job.spec.run.oom_snapshot:
             memory.record_from_start()
         devices = [torch.device(d) for d in job.devices]
@@ -162,7 +162,7 @@ def _rank(job: Job, signals: Signals, checks: bool, group: Group | None = None,
 
 
 def open_record(job: Job) -> Recorder:
-    """Bind the process to the rank's cores and open its record. This happens before torch is
+    """Bind the process to the run's cores and open its record. This happens before torch is
     imported, so that a rank is visible from its first moment."""
     if job.cores:
         try:

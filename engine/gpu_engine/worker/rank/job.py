@@ -56,8 +56,10 @@ class Job:
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """The CPU cores that this rank is bound to; empty: not bound."""
-        return self.mine.cores
+        """The CPU cores that this rank keeps to, those of all slots that the run has on this
+        machine; empty: any."""
+        return tuple(sorted({c for r in self.plan.ranks if r.node == self.mine.node
+                             for c in r.cores}))
 
     @property
     def micro(self) -> int:
