@@ -63,9 +63,9 @@ def logs(run: str, rank: int | None, count: int | None, search: str | None, foll
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:
     """The logs to print, by the prefix of their lines. Raises UserError."""
-    known = run.ranks()
+    known, plan = run.ranks(), run.plan()
     if rank is not None:
-        path = run.output(rank)
+        path = run.output(rank, plan)
         if rank not in known or not path.exists():
             have = ", ".join(map(str, known))
             raise UserError(f"run {run.id} has no log of rank {rank}; it has ranks "
@@ -76,7 +76,7 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
         return {f"rank {rank}": path}
     shared: dict[Path, list[str]] = {}
     for one in known:
-        shared.setdefault(run.output(one), []).append(str(one))
+        shared.setdefault(run.output(one, plan), []).append(str(one))
     files = {("rank " if len(ranks) == 1 else "ranks ") + ",".join(ranks): path
              for path, ranks in shared.items()}
     return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}

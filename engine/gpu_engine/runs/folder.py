@@ -27,6 +27,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from gpu_engine.common import procs
@@ -105,7 +106,11 @@ class Run:
 
     def plan(self) -> LaunchPlan | None:
         """The plan in plan.json; None if it can't be read or is not a plan."""
-        return LaunchPlan.from_dict(json_inside(self.path, "plan.json"))
+        try:
+            found = os.lstat(self.path / "plan.json")
+        except OSError:
+            return None
+        return _plan(self.path, (found.st_ino, found.st_ctime_ns, found.st_size))
 
     def require_plan(self) -> LaunchPlan:
         """The plan in plan.json. Raises UserError if it can't be read or is not a plan."""
@@ -301,6 +306,13 @@ class Run:
             raise UserError(f"run {self.id} can't be removed: {err.strerror}: "
                             f"{self.path}") from None
         trust.forget_started(self.path)
+
+
+@lru_cache(maxsize=16)
+def _plan(path: Path, _written: tuple[int, int, int]) -> LaunchPlan | None:
+    """The plan as it was at this writing: who follows a run asks for it at each look, and of many
+    ranks it takes a second to read."""
+    return LaunchPlan.from_dict(json_inside(path, "plan.json"))
 
 
 def private_folder(path: Path) -> Path:
