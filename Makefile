@@ -60,8 +60,16 @@ test-gpu: $(READY)
 faults: $(READY)
 	$(VENV)/bin/python -m tests.faults
 
+# Faults put into the code that decides; pyproject.toml says which files, and which tests must notice.
+# ROOM=plan is one room. mutmut looks for code below src/, so it gets a folder of links.
+MUTANTS := build/mutants
 mutants: $(READY)
-	$(VENV)/bin/python -m tests.mutants
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	mkdir -p $(MUTANTS)
+	ln -sfn ../../engine $(MUTANTS)/src
+	for name in tests tui presets docs examples pyproject.toml; do ln -sfn ../../$$name $(MUTANTS)/$$name; done
+	cd $(MUTANTS) && $(CURDIR)/$(VENV)/bin/mutmut run --max-children 2 $(if $(ROOM),'gpu_engine.$(ROOM)*')
+	cd $(MUTANTS) && $(CURDIR)/$(VENV)/bin/mutmut results
 
 # Other people's programs with and without us: docs/testing.md. PROGRAMS="lightning trl" are some of them.
 foreign: $(READY) $(FOREIGN)/.ready

@@ -39,10 +39,9 @@ for number in (signal.SIGINT, signal.SIGHUP):
 os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"
 
 # Without bytecode files, each of the suite's many processes would compile the code again, which
-# takes minutes of processor time. Only for mutants a file may be older than the code it is of.
-if os.environ.get("PYTHONDONTWRITEBYTECODE") != "mutants":
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.dont_write_bytecode = False
+# takes minutes of processor time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No deadline: how long an example takes only shows how busy the machine is. The suite tries the
 # same examples each time, so that it fails for what was changed; `make fuzz` looks for new ones.
