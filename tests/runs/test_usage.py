@@ -53,6 +53,9 @@ def test_attempts_count_and_the_time_between_them_does_not(home, run):
     assert hours(uses, "device") == {"GPU 0": (7.0, 0, 0), "GPU 3 on gpu2": (4.0, 0, 0),
                                      "GPU 1": (3.0, 0, 0)}
     assert [row[0] for row in hours(uses, "user").values()] == [14.0]
+    run("eeee", {"CPU 0": None, "CPU 1": None}, (3, 1))  # no GPU's hours
+    [row] = usage.sums(usage.of_runs(NOW - 24 * HOUR, NOW), "user")
+    assert (round(row.all / HOUR, 3), round(row.slots / HOUR, 3)) == (14.0, 4.0)
 
 
 def test_a_hold_counts_until_it_ended_and_is_left_out_if_nobody_knows(home):

@@ -95,11 +95,12 @@ def usage(by: str, span: str, as_json: bool) -> None:
     if as_json:
         echo(in_json({"since": now - seconds, "until": now, "rows": [
             {by: row.name, "device_seconds": row.all, "runs": row.runs, "holds": row.holds,
-             "seen": row.seen} for row in rows]}))
+             "seen": row.seen, "slots": row.slots} for row in rows]}))
         return
-    heads = [by, "device-hours", "runs", "holds", "seen"]
-    shown = [[clean(row.name, 60), *map(_hours, (row.all, row.runs, row.holds, row.seen))]
-             for row in rows]
+    slots = any(row.slots for row in rows)
+    heads = [by, "device-hours", "runs", "holds", "seen", *["CPU slots"] * slots]
+    shown = [[clean(row.name, 60), *map(_hours, (row.all, row.runs, row.holds, row.seen)),
+              *[_hours(row.slots)] * slots] for row in rows]
     for line in table([heads, *shown] if shown else []):
         echo(line)
     if not rows:

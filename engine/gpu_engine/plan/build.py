@@ -129,8 +129,8 @@ def processes(plan: LaunchPlan, devices: Sequence[Device], *, python: str,
     argv = (python, WORKER, "--run", RUN_DIR) if command is None else \
         own_command.fill(command, placeholders(plan))
     mode, launcher = modes.get(plan.mode), plan.spec.parallel.launcher
-    # A rank may run on the cores of all slots of the run: on those of its own slot, torch's and gloo's
-    # threads would wait for each other (6.5 to 7.7 ms a step of two ranks where 5.4 are enough).
+    # A rank may run on the cores of all slots of the run: on those of its own slot, torch's and
+    # gloo's threads would wait for each other (7.4 ms a step of two ranks, and 4.5 so).
     cores = tuple(sorted({c for d in devices for c in d.cores}))
     if not mode.process_a_device or (command and own_command.launches_itself(command)):
         return (process(argv, plan.ranks, devices, threads(len(cores) or None),

@@ -42,9 +42,12 @@ class Sum:
     seen: float = 0.0
     """Of other users, as far as a panel looked."""
 
+    slots: float = 0.0
+    """Of CPU slots, in runs and holds: no GPU's time, so that it is in none of the others."""
+
     @property
     def all(self) -> float:
-        """Of all three."""
+        """Of runs, holds and others."""
         return self.runs + self.holds + self.seen
 
 
@@ -54,10 +57,12 @@ def sums(uses: Iterable[Use], by: str) -> list[Sum]:
     for use in uses:
         name = {"user": use.user, "device": use.device, "run": use.run or use.kind}[by]
         row, seconds = found.setdefault(name, Sum(name)), use.end - use.start
-        if use.kind == "run":
+        if use.device.startswith("CPU"):
+            row.slots += seconds
+        elif use.kind == "run":
             row.runs += seconds
         elif use.kind == "hold":
             row.holds += seconds
         else:
             row.seen += seconds
-    return sorted(found.values(), key=lambda row: -row.all)
+    return sorted(found.values(), key=lambda row: (-row.all, -row.slots))

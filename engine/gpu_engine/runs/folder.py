@@ -210,8 +210,12 @@ class Run:
                                                lambda pid: trust.belongs(pid, self.path)):
             # It may have ended since its state was read.
             state = self.state()
-            raise UserError(f"run {self.id}: its supervisor is gone" if state.live else
-                            f"run {self.id} is not running: it is {state.state}")
+            if not state.live:
+                raise UserError(f"run {self.id} is not running: it is {state.state}")
+            # Somebody holds its lock, whom the kernel does not show to us.
+            raise UserError(f"run {self.id} can't be stopped from here: its supervisor runs in "
+                            "another container; stop it where it was started"
+                            if self.supervised() else f"run {self.id}: its supervisor is gone")
         end = time.monotonic() + _ENDING
         while waits and self.state().live and time.monotonic() < end:
             time.sleep(0.02)

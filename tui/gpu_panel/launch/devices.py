@@ -280,11 +280,11 @@ w notifies you when the device under the cursor is free, W when any is."""
         host, ticked = self._host, self.ticked
         more = [key for key in self._table.keys if row_keys.split(key)[0] == host
                 and key not in ticked and self._source.state_of(key) == "free"]
-        rest = [key for key in ticked if row_keys.split(key)[0] != host]
-        if not more and len(rest) == len(ticked):
+        here = [key for key in ticked if row_keys.split(key)[0] == host]
+        if not more and not any(self._source.state_of(key) == "free" for key in here):
             self.notify("No device here is free; space ticks one all the same", severity="warning")
             return
-        self.tick([*ticked, *more] if more else rest)
+        self.tick([*ticked, *more] if more else [key for key in ticked if key not in here])
 
     @guarded("free", exclusive=True)
     async def action_tick_free(self) -> None:

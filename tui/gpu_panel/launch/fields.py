@@ -51,7 +51,7 @@ _WHOLE_ROW = ("task.use", "task.command", "parallel.mode", "run.env", "run.pytho
 _HEADS = {"parallel": "Mode", "batch": "Batch", "amp": "AMP", "train": "Train", "run": "Run"}
 _PLACEHOLDERS = {"task.use": "module:Class or path/to/file.py:Class", "train.epochs": "1",
                  "task.command": "python train.py --batch-size {batch.per_gpu}",
-                 "run.env": "NCCL_DEBUG=INFO HF_HOME=/data/hf"}
+                 "run.env": "none; for example NCCL_DEBUG=INFO"}
 """What an empty field shows, where that is not the default."""
 _LABELS = {
     "parallel.master_addr": "master address", "parallel.node_rank": "rank of this node",

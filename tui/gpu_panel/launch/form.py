@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import Problem, UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_panel import keys
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskLine
@@ -219,7 +219,11 @@ type in a field, digits and letters go into it: esc leaves it."""
         if self._fields is None:
             return
         draft = self._fields.draft
-        spec, before = draft.to_save(self._source.inventory), draft.preset
+        before = draft.preset
+        try:
+            spec = draft.to_save(self._source.inventory)
+        except SpecError as err:  # whose title is of a launch
+            raise UserError(f"The preset can't be saved:\n{err}") from None
         devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
             ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
         name = await self.app.push_screen_wait(AskLine(

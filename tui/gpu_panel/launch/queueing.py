@@ -155,6 +155,9 @@ class LaunchTaken(Confirm):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("Q", "wait", "wait for them")]
     waits = False
 
+    def on_mount(self) -> None:
+        self.query_one(".dialog").border_subtitle = "y yes · n no · Q wait"
+
     def action_wait(self) -> None:
         self.waits = True
         self.dismiss(False)

@@ -55,7 +55,9 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine]) -> None:
         parts += [f"{named(queue)}: waiting, and removed from the queue."] if queue else []
         parts += [f"{named(waits)}: still in Slurm's queue, and cancelled there."] if waits else []
         if len(live) < len(lines):
-            parts.append(f"{len(lines) - len(live)} of the {len(lines)} marked runs have ended.")
+            ended = len(lines) - len(live)
+            parts.append(f"{ended} of these {len(lines)} runs {'has' if ended == 1 else 'have'} "
+                         "ended already.")
         question = Confirm(f"Stop {_counted(live)}", " ".join(parts), yes="Stop", no="Keep running")
     if not await app.push_screen_wait(question):
         return

@@ -46,8 +46,11 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "stopped":
         untrained = state.reason if store.view.progress().step is None else None
         told = _notices(store)
-        return [f"{mark} stopped" + (f": {clean(untrained, 300)}" if untrained else
-                                     f" · {_last_known(store, now)}"), *told], \
+        # Some reasons begin with the word: "stopped while it waited for its turn".
+        why = clean(untrained or "", 300).removeprefix("stopped ")
+        return [f"{mark} stopped" + ("" if untrained is None else
+                                     f" {why}" if why != untrained else f": {why}")
+                + (f" · {_last_known(store, now)}" if untrained is None else ""), *told], \
             "warning" if told else "plain"
     if state.state == "stopping":
         # There is a reason once stopping takes longer than run.grace.

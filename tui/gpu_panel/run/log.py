@@ -281,7 +281,8 @@ launchers, and the supervisor's log. What the mouse marks, ctrl+c copies."""
         parts += ["only matches"] if view.filtered else []
         many = len(view.all)
         cut = many == MOST or (self._file is not None and self._file.cut)
-        parts.append(f"last {many:,} lines (v: all)" if cut else f"{many:,} lines")
+        parts.append(f"last {many:,} lines (v: all)" if cut else
+                     f"{many:,} line{'' if many == 1 else 's'}")
         view.border_subtitle = Content(" · ".join(parts))
 
     def rank_chosen(self, rank: int) -> None:

@@ -93,6 +93,11 @@ async def test_all_free_ones_are_ticked_at_a_key_and_unticked_at_the_next():
             assert screen.draft.ids == ["0", "2"]
             await press(pilot, screen, "a")
             assert screen.draft.ids == []
+            with lease.acquire(paths.leases_folder(), machine.devices[::2], "4a5b"):
+                screen.devices.tick(["1"])
+                await until(pilot, lambda: screen.source.freedom["2"].state == "leased")
+                await press(pilot, screen, "a")
+                assert screen.draft.ids == ["1"]  # nothing is free: what is ticked stays
 
 
 # --- what goes on behind a dialog, and what is seen of it -------------------------------------
