@@ -21,6 +21,7 @@ from gpu_engine.spec.read import from_dict
 from ..command_line import called
 from ..conftest import gpus, wait_for
 from ..panel.test_main import Terminal
+from ..trust.watching import limits
 from .environments import environment, torch_in
 
 pytestmark = pytest.mark.own_torch
@@ -94,7 +95,21 @@ def test_what_can_not_be_read_is_unknown(tmp_path: Path) -> None:
         make(path := tmp_path / name)
         assert inspection.inspect(str(path)).problem == "can't be executed"
         path.chmod(0o755)
-        assert inspection.inspect(str(path)).unread is (name != "folder")
+        assert inspection.inspect(str(path)).unread is (name == "file")
+
+
+def test_what_is_read_is_bounded(tmp_path: Path) -> None:
+    python, site = str(tmp_path / "env" / "bin" / "python"), environment(tmp_path / "env")
+    (tmp_path / "env" / "pyvenv.cfg").write_text(
+        f"home = {'/x' * 9000}/{'y' * 300}/bin\ninclude-system-site-packages = true\n")
+    for number in range(100):
+        (site / f"{number:03d}.pth").write_text("/nowhere\n" * 7000)
+    with limits():
+        assert not inspection.inspect(python).has_torch
+    torch = torch_in(site)
+    (torch / "version.py").write_text(f"cuda = '\\x1b[2J13'\n__version__ = '{'9' * 30000}'\n")
+    build = inspection.inspect(python).build
+    assert (build.cuda, len(build.version)) == ("13", 60)
 
 
 @pytest.fixture

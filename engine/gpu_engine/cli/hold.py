@@ -20,7 +20,7 @@ import click
 
 from gpu_engine.cli.output import echo
 from gpu_engine.common import paths
-from gpu_engine.common.clean import clean
+from gpu_engine.common.clean import clean, shown_words
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
     inventory, devices = _chosen(count, ids)
-    hold = leases.Hold(leases.new_name(), why or clean(" ".join(command), 60),
+    hold = leases.Hold(leases.new_name(), why or clean(" ".join(shown_words(command)), 60),
                        time.time() + seconds if seconds else None)
     lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold)
     if ids is not None:

@@ -21,14 +21,21 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.files import open_file
 from gpu_engine.common.floors import torch_words
 
 _MOST = 1 << 16
 """Bytes of a file that are read."""
+_MOST_NAMED = 1000
+"""Folders that .pth files name."""
+_LONGEST = 60
+"""Characters of a version."""
 _UNREAD = "its files do not tell what it has, and only a launch starts it"
 
 
@@ -93,7 +100,8 @@ def located(python: str) -> str | None:
         found = shutil.which(python)
     except ValueError:
         return None
-    return os.path.abspath(found) if found else None  # noqa: PTH100
+    # A FIFO may be executable too.
+    return os.path.abspath(found) if found and os.path.isfile(found) else None  # noqa: PTH100, PTH113
 
 
 def ours(path: str) -> bool:
@@ -134,9 +142,9 @@ def _build_of(file: Path) -> Build | None:
             values |= {t.id: value.value for t in targets if isinstance(t, ast.Name)}
     if "cuda" not in values:
         return None
-    cuda, hip = (v if isinstance(v := values.get(name), str) and v else None
+    cuda, hip = (clean(v, _LONGEST) if isinstance(v := values.get(name), str) and v else None
                  for name in ("cuda", "hip"))
-    return Build(str(values.get("__version__", "?")), cuda, hip)
+    return Build(clean(str(values.get("__version__", "?")), _LONGEST), cuda, hip)
 
 
 def inspect(python: str) -> Seen:
@@ -163,11 +171,11 @@ def inspect(python: str) -> Seen:
         prefix = Path(real).parent.parent
     sites = list(_sites(prefix, settings, version))
     folders = [f for f in os.environ.get("PYTHONPATH", "").split(os.pathsep) if f.startswith("/")]
-    more = [os.path.join(site, line.strip())  # noqa: PTH118
+    more = (os.path.join(site, line.strip())  # noqa: PTH118
             for site in sites for file in sorted(site.glob("*.pth"))
             for line in _text(file).splitlines()
-            if line.strip() and not line.startswith(("#", "import ", "import\t"))]
-    for folder in (*folders, *sites, *more):
+            if line.strip() and not line.startswith(("#", "import ", "import\t")))
+    for folder in (*folders, *sites, *islice(more, _MOST_NAMED)):
         file = Path(folder, "torch", "version.py")
         # Path's raise where a name is too long, or a folder is another user's.
         if os.path.isfile(file) and os.path.isfile(file.with_name("__init__.py")):  # noqa: PTH113
@@ -197,7 +205,8 @@ def _packages(root: Path, version: tuple[int, ...] | None) -> Iterator[Path]:
     names = f"python{version[0]}.{version[1]}" if version else "python3.*"
     for pattern in (f"lib/{names}/site-packages", f"lib64/{names}/site-packages",
                     f"lib/{names}/dist-packages", "lib/python3/dist-packages"):  # Debian's
-        yield from sorted(root.glob(pattern))
+        with suppress(OSError):  # a name is too long
+            yield from sorted(root.glob(pattern))
 
 
 def _head(file: str) -> bytes:
