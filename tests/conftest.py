@@ -20,8 +20,8 @@ import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters import inspection
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.runs import folder as runs
 
 # Asserts in these shared modules should also show what was compared.
@@ -183,15 +183,15 @@ def torch_for_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     GPUs, but the torch under which the tests run may be built without. Where there is none, as for
     `make test-fast`, it looks as if there were."""
     if request.node.get_closest_marker("own_torch") is None:
-        look, build = ask.inspect, Build("2.13.0+cu130", "13.0", None)
+        look, build = inspection.inspect, Build("2.13.0+cu130", "13.0", None)
 
-        def looked(python: str) -> ask.Seen:
+        def looked(python: str) -> inspection.Seen:
             seen = look(python)
-            if not HAS_TORCH and ask.ours(seen.path):
+            if not HAS_TORCH and inspection.ours(seen.path):
                 return replace(seen, torch=Path(sys.prefix, "torch", "version.py"), build=build)
             return replace(seen, build=build) if seen.has_torch else seen
 
-        monkeypatch.setattr(ask, "inspect", looked)
+        monkeypatch.setattr(inspection, "inspect", looked)
 
 
 @pytest.fixture

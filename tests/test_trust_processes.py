@@ -23,7 +23,6 @@ MODULES = {"os", "subprocess", "signal", "procs", "asyncio"}
 OURS = "our own program, by common/programs.py"
 TOOL = "a tool of the system by a fixed name, with words of ours"
 PLANNED = "what a person launches: the plan that was made of it in this process or its launcher"
-CHOSEN = "an interpreter that the person has chosen or that is chosen at a launch"
 HOSTS = "ssh, or `via` of the person's hosts.toml"
 CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
@@ -35,9 +34,9 @@ MAY_START = {
     "engine/gpu_engine/remote/reach/call.py": HOSTS,
     "engine/gpu_engine/remote/reach/install_there.py":
         "a program of its own, sent to a host that a person sets up",
-    "engine/gpu_engine/interpreters/ask.py": CHOSEN,
     "engine/gpu_engine/launching/logind.py": OURS,
-    "engine/gpu_engine/launching/ask_torch.py": CHOSEN,
+    "engine/gpu_engine/launching/ask_torch.py":
+        "the interpreter that a person has named, or a run would take, to export weights",
     "engine/gpu_engine/notify/send.py": "a command of the person's notify.toml",
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,

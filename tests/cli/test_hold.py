@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,26 @@ def test_a_command_has_the_device_while_it_runs(home):
     assert "the time is up" in late.stderr
     assert "no-such: No such file" in engine(
         "hold", "--devices", "cpu:0", "--", "no-such").stderr
+    assert leases.holds(home / "leases") == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_command_does_not_outlive_its_hold(home, tmp_path, which):
+    """Whichever of the two processes is killed; the command has a child, and an orphan."""
+    pids = tmp_path / "pids"
+    script = (f"(sleep 1000 & echo $! >> {pids}); sleep 1000 & echo $! >> {pids}; "
+              f"echo $$ >> {pids}; wait")
+    hold = subprocess.Popen([sys.executable, "-m", "gpu_engine", "hold", "--devices", "cpu:0", "--",
+                             "sh", "-c", script])
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3)
+    below = [int(pid) for pid in pids.read_text().split()]
+    ours = [hold.pid, *(pid for pid in keepers() if pid != hold.pid and pid not in below)]
+    assert len(ours) == 2
+    assert states()["cpu:0"].startswith("leased")
+    os.kill(ours[which], signal.SIGKILL)
+    wait_for(lambda: not any(map(procs.start_ticks, below)))
+    assert hold.wait() in (-9, 128 + 9)
+    wait_for(lambda: not keepers())
     assert leases.holds(home / "leases") == []
 
 

@@ -76,6 +76,8 @@ async def test_it_may_look_and_nothing_else(home):
         wrong = error(await tool("plan", preset="default", devices="cpu:0",
                                  set=["amp.dtype=fp16"]))
         assert (wrong["what"], wrong["remedy"]) == ("amp.dtype", "amp.dtype=bf16")
+        named = error(await tool("plan", preset="default", set=["run.python=/bin/true"]))
+        assert (named["what"], named["value"]) == ("run.python", "/bin/true")
         assert error(await tool("runs", filtre="x"))["what"] == "filtre"
         assert error(await tool("show", run="--help"))["value"] == "--help"
         wait_for(lambda: "up" in run.log(0).read_text() if run.log(0).exists() else False)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters import ask
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.spec.read import from_dict
 
@@ -50,7 +49,6 @@ def environment(tmp_path_factory):
                                check=True).stdout.strip())
 
     def holds(version: str | None) -> str:
-        ask._known.clear()  # what an interpreter has answered counts for ten seconds
         torch = site / "torch"
         torch.mkdir(exist_ok=True)
         for path in torch.iterdir():
@@ -120,7 +118,7 @@ def test_of_ones_own_command_it_is_a_warning(environment, tmp_path, monkeypatch)
 
 
 def test_this_interpreters_own_torch_is_read_and_not_imported():
-    code = ("from gpu_engine.interpreters.ask import inspect; import sys; "
+    code = ("from gpu_engine.interpreters.inspection import inspect; import sys; "
             "b = inspect(sys.executable).build; print(b.version, b.cuda, 'torch' in sys.modules)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     import torch

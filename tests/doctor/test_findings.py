@@ -12,7 +12,7 @@ import pytest
 from gpu_engine.devices.records import TOO_HOT, Device, DeviceProcess, Inventory, Sample
 from gpu_engine.doctor import machine, user_files
 from gpu_engine.doctor.machine import Finding
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build, Seen
 from gpu_engine.queue import serve
 from gpu_engine.runs import folder, leftovers
 from gpu_engine.runs.disk_room import Room
@@ -43,14 +43,18 @@ CUDA13, CUDA12, CPU, ROCM = (Build("2.13.0", "13.0", None), Build("2.12.0", "12.
     (CPU, None, None, "ok", "for CPUs"),
     (None, None, None, "problem", "/p -m pip install torch")])
 def test_torch_fits_the_driver(build, gpus, cuda, level, words):
-    found = machine.torch([("/p", "the default", build)], gpus=gpus, cuda=cuda)
+    seen = Seen("/p", torch=build and Path("x"), build=build)
+    found = machine.torch([(seen, "the default")], gpus=gpus, cuda=cuda)
     assert level_of(found, words) == [level]
 
 
 def test_without_torch_by_default_one_near_by_is_offered():
-    found = machine.torch([("/p", "the default", None), ("/q", "$VIRTUAL_ENV", CUDA13)],
-                           gpus=None, cuda=None)
+    other = Seen("/q", build=CUDA13), "$VIRTUAL_ENV"
+    found = machine.torch([(Seen("/p"), "the default"), other], gpus=None, cuda=None)
     assert level_of(found, "no torch in /p", "--set run.python=/q") == ["problem"]
+    script = Seen("/p", problem="its files do not tell", unread=True)
+    found = machine.torch([(script, "the default"), other], gpus=None, cuda=None)
+    assert [f.level for f in found] == ["note", "ok"]
 
 
 NONE = Inventory((), "nvml")

@@ -136,10 +136,7 @@ class Box:
         """The program that is started in place of a rank's Python."""
         path = self.tmp / "python"
         if not path.exists():
-            # Asked where its torch is (interpreters/ask.py), it says that it has one.
-            says = '[[3,12,0],"/no/torch/__init__.py"]'
-            path.write_text(f"#!/bin/sh\n[ \"$1\" != -c ] || {{ echo '{says}'; exit; }}\n"
-                            f"exec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
+            path.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S -E '{STANDIN}' \"$@\"\n")
             path.chmod(0o755)
         return path
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters import ask, choose
-from gpu_engine.interpreters.ask import Seen
+from gpu_engine.interpreters import choose, inspection
+from gpu_engine.interpreters.inspection import Seen
 from gpu_engine.launching import launcher
 from gpu_engine.launching.launcher import prepare
 from gpu_engine.runs.create import create_run
@@ -66,8 +66,7 @@ def test_the_first_with_torch_is_taken(kinds: list[str], own: bool) -> None:
         environ = {"VIRTUAL_ENV": str(top / "virtual"), "CONDA_PREFIX": str(top / "conda"),
                    "PATH": f"relative/bin:{top / 'one/bin'}::{top / 'two/bin'}", "HOME": str(top)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ask, "inspect", look)
-            patch.setattr(ask, "environment", look)
+            patch.setattr(inspection, "inspect", look)
             patch.chdir(top)
             chosen = choose.of_ranks(None, top / "work" / "a", environ)
         want = next((top / s for s, k in zip(SLOTS, kinds, strict=True) if k == "with"), None)
@@ -138,8 +137,8 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
     environment(tmp_path / "env")
     bare = Seen(sys.executable, sys.version_info[:3])
     monkeypatch.setenv("PATH", "")  # no uv
-    look = ask.inspect
-    monkeypatch.setattr(ask, "inspect", lambda p: bare if ask.ours(p) else look(p))
+    look = inspection.inspect
+    monkeypatch.setattr(inspection, "inspect", lambda p: bare if inspection.ours(p) else look(p))
     environ = {"VIRTUAL_ENV": str(tmp_path / "env"), "PATH": ""}
     python = tmp_path / "env" / "bin" / "python"
     chosen = choose.of_ranks(None, tmp_path, environ)
@@ -148,12 +147,6 @@ def test_what_is_found_nowhere_is_one_sentence_with_what_to_type(tmp_path: Path,
                   f"$VIRTUAL_ENV ({tmp_path / 'env'}) has no torch"):
         assert words in chosen.problem.message
     assert "\n" not in chosen.problem.message
-    hangs = Seen(sys.executable, problem="it did not answer within 20 s", slow=True)
-    monkeypatch.setattr(ask, "inspect", lambda p: hangs if ask.ours(p) else look(p))
-    slow = choose.of_ranks(None, tmp_path, environ).problem
-    assert slow.message.startswith("gpu-panel's own can't be used: it did not answer within 20 s, "
-                                   "and no other interpreter near by has torch")
-    monkeypatch.setattr(ask, "inspect", lambda p: bare if ask.ours(p) else look(p))
     alone = choose.of_ranks(None, tmp_path, {"PATH": ""}).problem
     assert ("which ranks need. python3 -m venv .venv && .venv/bin/python -m pip install torch "
             "makes an environment here that has it; or name one") in alone.message
@@ -172,7 +165,7 @@ def test_pip_is_not_named_where_it_would_refuse(tmp_path: Path, monkeypatch) -> 
     marker = tmp_path / "usr" / "lib" / "python3.12" / "EXTERNALLY-MANAGED"
     marker.parent.mkdir(parents=True)
     marker.touch()
-    monkeypatch.setattr(ask, "inspect", lambda path: Seen(path, (3, 12, 1)))
+    monkeypatch.setattr(inspection, "inspect", lambda path: Seen(path, (3, 12, 1)))
     for prefix, words in ((tmp_path / "usr", "name the interpreter of an environment"),
                           (tmp_path / "env", "-m pip install torch")):
         python = prefix / "bin" / "python3"
@@ -208,3 +201,22 @@ def test_a_torch_that_is_too_old_is_passed_over_and_refused_where_it_is_set(tmp_
     named = choose.of_ranks(str(tmp_path / ".venv" / "bin" / "python"), tmp_path, {})
     assert named.problem is not None
     assert "torch 2.1.2+cu121 is too old: ranks need torch 2.4 or newer" in str(named.problem)
+
+
+def test_what_may_have_torch_is_taken_where_nothing_is_known_to(tmp_path: Path, monkeypatch):
+    """A script that enters a container, or pyenv's: nothing says what is behind it."""
+    script = tmp_path / "bin" / "python3"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\nexit 3\n")
+    script.chmod(0o755)
+    environ = {"PATH": str(script.parent)}
+    look, bare = inspection.inspect, Seen(sys.executable, sys.version_info[:3])
+    monkeypatch.setattr(inspection, "inspect", lambda p: bare if inspection.ours(p) else look(p))
+    for chosen in (choose.of_ranks(None, tmp_path, environ),
+                   choose.of_ranks(str(script), tmp_path, environ)):
+        assert (chosen.python, chosen.problem) == (str(script), None)
+        assert chosen.doubt == (f"{script}: its files do not tell what it has, and only a launch "
+                                "starts it, so whether it has torch is not known")
+    torch_in(environment(tmp_path / ".venv"))
+    chosen = choose.of_ranks(None, tmp_path, environ)
+    assert (chosen.python, chosen.doubt) == (str(tmp_path / ".venv/bin/python"), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run.survey import meet
 

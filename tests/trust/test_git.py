@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.code import snapshot
+from gpu_engine.code import snapshot, submitted
 from gpu_engine.common.errors import SpecError
+from gpu_engine.spec.read import from_dict
+
+from .watching import limits
 
 
 def _git(*words: str):
@@ -55,3 +58,38 @@ def test_a_file_that_git_waits_for(monkeypatch, folder):
     monkeypatch.setattr(snapshot, "_TIMEOUT", 0.5)
     with pytest.raises(SpecError, match="git has not said"):
         snapshot.describe(folder)
+
+
+def _paths(folder: Path) -> list[str]:
+    return [os.fsdecode(entry.path) for entry in snapshot.take(folder).entries]
+
+
+def test_nothing_is_taken_from_outside_the_folder(folder, world, tmp_path):
+    """Neither behind a link that git ignores, where a tracked folder was, nor from the folder that
+    its configuration names as the one with its files."""
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    for name in ("a.py", "secret.py"):
+        (outside / name).write_text("secret")
+    os.renames(".git/info/attributes", "gone")
+    Path("sub/deep").mkdir(parents=True)
+    Path("sub/deep/a.py").touch()
+    _git("add", "sub")
+    Path("sub/deep/a.py").unlink()
+    Path("sub/deep").rmdir()
+    Path("sub/deep").symlink_to(outside)
+    Path(".git/info").mkdir(exist_ok=True)
+    Path(".git/info/exclude").write_text("sub/deep\ngone\n")
+    assert _paths(folder) == ["a.py", "b.py"]
+    _git("config", "core.worktree", str(outside))
+    command = from_dict({"task": {"command": ["true"]}})
+    assert submitted.keep(command, folder).root == str(folder)
+    assert _paths(folder) == ["a.py", "b.py"]
+    assert not world.marker.exists()
+
+
+def test_many_links_cost_little(folder):
+    for number in range(16_000):
+        Path(f"link{number}").symlink_to("nowhere")
+    with limits():
+        assert len(_paths(folder)) == 16_002

@@ -20,7 +20,7 @@ import pytest
 from gpu_engine import __version__
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.watcher import Watcher
 from gpu_engine.remote.run import link, mirror, parts

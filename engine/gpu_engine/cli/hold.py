@@ -20,7 +20,7 @@ import click
 
 from gpu_engine.cli.output import echo
 from gpu_engine.common import paths
-from gpu_engine.common.clean import clean
+from gpu_engine.common.clean import clean, shown_words
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _LOOK = 1.0
 """Seconds between two looks at the lease's file."""
+_BRIEF = 0.05
+"""Seconds between two looks at the command."""
 _PATIENCE = 10.0
 """Seconds between SIGTERM and SIGKILL for a command whose time is up."""
 
@@ -58,7 +60,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
     inventory, devices = _chosen(count, ids)
-    hold = leases.Hold(leases.new_name(), why or clean(" ".join(command), 60),
+    hold = leases.Hold(leases.new_name(), why or clean(" ".join(shown_words(command)), 60),
                        time.time() + seconds if seconds else None)
     lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold)
     if ids is not None:
@@ -73,7 +75,10 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     if command:
         echo(f"{names} held while this runs", err=True)
         with lease:
-            sys.exit(_run(command, registry.environment(inventory.source, devices), end))
+            status = _guarded()
+            if status is None:
+                status = _run(command, registry.environment(inventory.source, devices), end)
+            sys.exit(status)
     _tell_of_logout()
     echo(f"{names} held until {time.strftime('%Y-%m-%d %H:%M', time.localtime(hold.until))}; "
          f"gpu-engine release ends it")
@@ -146,29 +151,59 @@ def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def _guarded() -> int | None:
+    """Fork: the new process runs the command, and this one guards it, so that whichever of them is
+    killed, the other one ends all of the command before the lease is let go. Returns None in the
+    new process, and an exit status here if that was killed."""
+    from gpu_engine.supervisor import children
+
+    children.become_subreaper()
+    guard = os.getpid()
+    if (pid := os.fork()) == 0:
+        def alone(*_: object) -> NoReturn:
+            children.kill_tree(())
+            sys.exit(128 + signal.SIGKILL)
+
+        children.become_subreaper()
+        signal.signal(signal.SIGUSR1, alone)
+        children.end_with(guard, signal.SIGUSR1)
+        return None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the command's
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: os.kill(pid, received))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code >= 0:
+        os._exit(code)  # it has let go
+    children.kill_tree(())
+    return 128 - code
+
+
 def _run(command: Sequence[str], environment: Mapping[str, str], end: float | None) -> int:
     """Run the person's command in the foreground, with its terminal, until `end` at most. Returns
     its exit code, or 128 and the number of the signal that ended it. Raises UserError."""
+    from gpu_engine.supervisor.children import Child, end_with, reap
+
+    parent = os.getpid()
     try:
-        child = subprocess.Popen(command, env=os.environ | environment)
+        popen = subprocess.Popen(command, env=os.environ | environment,
+                                 preexec_fn=lambda: end_with(parent))
     except OSError as err:
         raise UserError(f"{command[0]}: {err.strerror}") from None
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the command's
+    child = Child((), "command", popen.pid, None, popen)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: child.send_signal(received))
+        signal.signal(number, lambda received, _: child.signal(signal.Signals(received)))
+    ask = signal.SIGTERM
     while True:
-        try:
-            code = child.wait(_LOOK)
-            return code if code >= 0 else 128 - code
-        except subprocess.TimeoutExpired:
-            if end is not None and _now() >= end:
+        reap([child])  # and the command's orphans, which are ours
+        if child.status is not None:
+            return child.status if child.status >= 0 else 128 - child.status
+        if end is not None and _now() >= end:
+            child.signal(ask)
+            if ask == signal.SIGTERM:
                 echo("the time is up: the command is asked to end", err=True)
-                child.terminate()
-                end = None
-                try:
-                    child.wait(_PATIENCE)
-                except subprocess.TimeoutExpired:
-                    child.kill()
+            ask, end = signal.SIGKILL, _now() + _PATIENCE
+        time.sleep(_BRIEF)
 
 
 def _keep(lease: Leases, file: Path, end: float | None) -> NoReturn:

@@ -68,7 +68,13 @@ class Rights:
 
     def limited(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """The specs with the limit. It counts from the start of the ranks, as one that hangs
-        before its first step has to end too."""
+        before its first step has to end too. Raises UserError where one that may not start runs
+        names a program."""
+        for spec in specs:
+            if spec.run.python is not None and "run" not in self.allow:
+                raise UserError("names what ranks are started with, and you may start none",
+                                "run.python", spec.run.python, "leave run.python out: an "
+                                "interpreter near by that has torch is planned with")
         if self.limit is None:
             return list(specs)
         return [replace(spec, run=replace(

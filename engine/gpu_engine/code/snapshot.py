@@ -91,7 +91,7 @@ def _files(top: Path, folder: bytes, below: bytes = b"", timeout: float = _TIMEO
            ) -> Iterator[tuple[bytes, os.stat_result]]:
     """The files below `folder`, a repository or a part of one. One inside, as of a submodule, is
     asked for its own."""
-    links: set[bytes] = set()
+    real = {b"": True}
     folders: list[bytes] = []
     for name in _listed(top, folder, timeout):
         name = name.rstrip(b"/")
@@ -99,17 +99,30 @@ def _files(top: Path, folder: bytes, below: bytes = b"", timeout: float = _TIMEO
             info = os.lstat(os.path.join(folder, name))  # noqa: PTH118
         except OSError:
             continue  # tracked, and deleted
+        if not _without_links(folder, name, real):
+            continue  # tracked, and what was its folder is a link by now
         if stat.S_ISDIR(info.st_mode):
             folders.append(name)
         elif stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
-            if stat.S_ISLNK(info.st_mode):
-                links.add(name)
-            if not any(name.startswith(link + b"/") for link in links):
-                yield below + name, info
+            yield below + name, info
     for name in folders:
         inner = os.path.join(folder, name)  # noqa: PTH118
         if os.path.lexists(os.path.join(inner, b".git")):  # noqa: PTH118
             yield from _files(top, inner, below + name + b"/", timeout)
+
+
+def _without_links(folder: bytes, name: bytes, known: dict[bytes, bool]) -> bool:
+    """Whether all between `folder` and the file `name` in it are folders. `known`: those of which
+    that is known, which is added to."""
+    path, above = os.path.dirname(name), list[bytes]()  # noqa: PTH120
+    while path not in known:
+        above.append(path)
+        path = os.path.dirname(path)  # noqa: PTH120
+    for part in reversed(above):
+        full = os.path.join(folder, part)  # noqa: PTH118
+        known[part] = known[path] and stat.S_ISDIR(os.lstat(full).st_mode)
+        path = part
+    return known[path]
 
 
 def _listed(top: Path, folder: bytes, timeout: float) -> list[bytes]:

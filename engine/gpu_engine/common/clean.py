@@ -2,7 +2,7 @@
 machine. A terminal obeys escape sequences, and Textual passes them through: a training log could
 set the window's title, write to the clipboard (OSC 52), clear the screen or reverse the text.
 
-And what is shown in place of a secret: of a variable whose name looks like one.
+And what is shown in place of a secret: of a variable, an option or a URL that looks like one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 LIMIT = 4096
 """How many characters of a line are kept: more than any terminal is wide."""
@@ -123,11 +124,26 @@ def _backspaced(text: str) -> str:
 MASK = "***"
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|KEY|CREDENTIALS?"
                      r"|(?<![A-Z])(PAT|PASS|AUTH))(?![A-Z])", re.IGNORECASE)
+# An option or a parameter has many more meanings than a variable: --key-dim, --text-key,
+# --eos-token and --use-auth-token are no secrets, --password-file is where one is.
+_OPTION = re.compile(
+    r"(?!(?:use|no|with|add|is)[-_])(?:.*[-_.])??(?:(?:API|ACCESS|ACCOUNT|AUTH|ENCRYPTION|HF|LICENSE"
+    r"|OPENAI|PRIVATE|SECRET|SIGNING|WANDB)[-_]?KEY"
+    r"|(?:(?:ACCESS|API|AUTH|BEARER|HF|HUB|REFRESH)[-_]?)?TOKEN"
+    r"|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|SIGNATURE|PAT|PASS|AUTH)", re.IGNORECASE)
+_TOKEN_OF_A_TEXT = re.compile(
+    r"(?:.*[-_.])?(?:AUDIO|BLANK|BOS|CLS|DRAFT|END|EOS|FIRST|IMAGE|INITIALIZER|INSTANCE|LAST|MASK"
+    r"|MODIFIER|NEXT|PAD|PER|PLACEHOLDER|PROMPT|SEP|SPECIAL|START|STOP|TRIGGER|UNK|VIDEO)"
+    r"[-_]?TOKEN", re.IGNORECASE)
+_ASSIGNED = re.compile(r"([-+~]*)([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_USER = re.compile(r"([A-Za-z][\w+.-]{0,20})://([^\s/?#]*)@")
+_QUERY = re.compile(r"([?&])([^\s=&#?]+)=([^\s&#]*)")
 
 
 def shown(name: str, value: str) -> str:
     """The value of a variable for people: HF_TOKEN's and WANDB_API_KEY's are not."""
-    return MASK if _SECRET.search(name) else value
+    return MASK if _SECRET.search(name) else _shown_url(value)
 
 
 def shown_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -135,15 +151,54 @@ def shown_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: shown(name, value) for name, value in env.items()}
 
 
+def shown_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a task for people."""
+    return {name: value if not isinstance(value, str) else
+            MASK if _is_secret(name) else _shown_url(value) for name, value in params.items()}
+
+
 def shown_words(words: Sequence[str]) -> list[str]:
-    """A command for people: the words `HF_TOKEN=…` before its program are masked."""
-    return [f"{found[1]}={shown(found[1], found[2])}"
-            if (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word, re.DOTALL)) else word
-            for word in words]
+    """A command for people, without the values of variables (`HF_TOKEN=…`) and options
+    (`--api-key …`, `trainer.api_key=…`) that look like secrets, and without users and passwords in
+    URLs. A word with spaces is read as a shell's line."""
+    out, hidden = list[str](), False
+    for word in words:
+        if hidden and not word.startswith(("-", "$")):
+            out.append(MASK)
+            hidden = False
+            continue
+        hidden = word.startswith("-") and _is_secret(word.lstrip("-"))
+        parts = re.split(r"(\s+)", word)
+        if len(parts) > 1:
+            parts[::2] = shown_words(parts[::2])
+            out.append("".join(parts))
+        else:
+            out.append(shown_set(word))
+    return out
 
 
 def shown_set(assignment: str) -> str:
-    """A `key=value` of a spec for people."""
-    key, _, value = assignment.partition("=")
-    env = key.startswith("run.env.")
-    return f"{key}={shown(key.removeprefix('run.env.'), value)}" if env else assignment
+    """A `key=value` of a spec, or of a command, for people."""
+    found = _ASSIGNED.fullmatch(assignment)
+    if found is None:
+        return _shown_url(assignment)
+    dashes, key, value = found.groups()
+    name = key.rpartition(".")[2]
+    if key.startswith("run.env.") or _VARIABLE.fullmatch(name):
+        return f"{dashes}{key}={shown(name, value)}"
+    secret = _is_secret(name) and not value.startswith("$")
+    return f"{dashes}{key}={MASK if secret else _shown_url(value)}"
+
+
+def _is_secret(name: str) -> bool:
+    """Whether an option or parameter of this name holds a secret itself."""
+    return _OPTION.fullmatch(name) is not None and _TOKEN_OF_A_TEXT.fullmatch(name) is None
+
+
+def _shown_url(text: str) -> str:
+    """The URLs in a text without users, passwords and keys. `git@` is no secret of ssh's."""
+    if "://" not in text:
+        return text
+    text = _USER.sub(lambda m: f"{m[1]}://{MASK}@" if ":" in m[2] or "http" in m[1].lower()
+                     else m[0], text)
+    return _QUERY.sub(lambda m: f"{m[1]}{m[2]}={MASK if _is_secret(m[2]) else m[3]}", text)

@@ -63,9 +63,13 @@ def ask_git(folder: str | bytes | Path, *words: str, timeout: float
     after `timeout` seconds."""
     import subprocess
 
+    here = Path(os.fsdecode(folder)).absolute()
+    tops = [str(top) for top in (here, *here.parents) if os.path.lexists(top / ".git")]
+    # Else core.worktree may name any other folder as the one whose files git lists.
+    only = {"GIT_WORK_TREE": tops[0]} if tops else {}
     return subprocess.run(["git", "-c", "core.fsmonitor=false", *words], cwd=folder,
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
-                          env=os.environ | _ALONE, check=False)
+                          env=os.environ | _ALONE | only, check=False)
 
 
 def git(folder: Path, *words: str, timeout: float) -> str | None:

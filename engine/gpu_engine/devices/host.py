@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.clean import shown_words
 from gpu_engine.common.files import user_name
 from gpu_engine.devices import containers
 from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
@@ -228,4 +229,5 @@ class Owners:
             words = procs.arguments(pid, self._proc)
         except OSError:
             return ""
-        return b" ".join(words)[:4096].decode(errors="replace").strip()
+        said = b"\0".join(words)[:4096].decode(errors="replace")
+        return " ".join(shown_words(said.split("\0"))).strip()

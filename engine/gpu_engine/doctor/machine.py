@@ -19,8 +19,8 @@ from gpu_engine.common import paths, units
 from gpu_engine.common.programs import version
 from gpu_engine.devices import discover, sampler
 from gpu_engine.devices.records import HARDWARE_REASONS, Inventory, Sample
-from gpu_engine.interpreters import choose
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters import choose, inspection
+from gpu_engine.interpreters.inspection import Build, Seen
 from gpu_engine.launching import logind, torch_build
 from gpu_engine.runs import disk_room
 
@@ -177,21 +177,21 @@ def programs() -> list[Finding]:
     return out
 
 
-Torch = tuple[str, str, Build | None]
-"""An interpreter's path, how it was found ("$VIRTUAL_ENV"), and its torch; None: it has none."""
+Torch = tuple[Seen, str]
+"""What an interpreter has, and how it was found ("$VIRTUAL_ENV")."""
 
 
 def torches(env: Mapping[str, str]) -> list[Torch]:
-    """The interpreters near by; the first is what ranks use by default. Torch is not imported."""
+    """The interpreters near by; the first is what ranks use by default. None is started."""
     folder = Path(paths.here())
     taken = choose.of_ranks(None, folder, env)
     if taken.seen is None:
         own = choose.own()
-        return [(own.path, own.why, None)]
-    others = [(choose.inspect(place), place.why) for place in choose.in_order(folder, env)
+        return [(Seen(own.path), own.why)]
+    others = [(inspection.inspect(place.path), place.why) for place in choose.in_order(folder, env)
               if not place.stranger and place.path != taken.python]
-    return [(taken.seen.path, f"{taken.why}, the default of run.python", taken.seen.build),
-            *((seen.path, why, seen.build) for seen, why in others if seen.build)]
+    return [(taken.seen, f"{taken.why}, the default of run.python"),
+            *((seen, why) for seen, why in others if seen.build)]
 
 
 def torch(found: Sequence[Torch], *, gpus: str | None, cuda: str | None) -> list[Finding]:
@@ -199,11 +199,14 @@ def torch(found: Sequence[Torch], *, gpus: str | None, cuda: str | None) -> list
     `gpus`: whose GPUs were found, "nvml" or "amd"; None: none. `cuda`: the newest CUDA that the
     driver takes, "12.4"."""
     out: list[Finding] = []
-    for number, (python, why_here, build) in enumerate(found):
+    for number, (seen, why_here) in enumerate(found):
+        python, build = seen.path, seen.build
         said = f"{python} ({why_here})"
         if build is None:
-            if number == 0:
-                others = [path for path, _, other in found[1:] if other is not None]
+            if seen.has_torch or seen.unread:
+                out.append(note(f"{said}: {seen.sentence()}"))
+            elif number == 0:
+                others = [other.path for other, _ in found[1:] if other.build is not None]
                 out.append(problem(
                     f"no torch in {said}, which ranks would use",
                     f"gpu-engine run PRESET --set run.python={others[0]}" if others else

@@ -12,13 +12,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.interpreters import ask
-from gpu_engine.interpreters.ask import Seen
+from gpu_engine.interpreters import inspection
+from gpu_engine.interpreters.inspection import Seen
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec.schema import RunSpec
 
@@ -33,8 +33,6 @@ class Passed:
 
     place: Place
     why: str
-    slow: bool = False
-    """Whether it did not answer, and might with more time."""
 
     def sentence(self) -> str:
         """For people: "$VIRTUAL_ENV (/home/me/env) has no torch"."""
@@ -81,28 +79,35 @@ class Chosen:
 
 
 def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.environ) -> Chosen:
-    """The interpreter for the ranks of a task that run in `folder`, an absolute path.
+    """The interpreter for the ranks of a task that run in `folder`, an absolute path. Starts
+    nothing.
 
-    python: `run.python`. Asks interpreters that are not known yet, which takes some tens of
-    milliseconds each, twenty seconds at most.
+    python: `run.python`. Where no interpreter is known to have torch, it is the first that may.
     """
     if python is not None:
         return _as_set(python)
     passed: list[Passed] = []
+    unread: tuple[Place, Seen] | None = None
     for place in in_order(folder, environ):
         if place.stranger:
             passed.append(Passed(place, "belongs to another user; name it in run.python to use it"))
             continue
-        seen = inspect(place)
+        seen = inspection.inspect(place.path)
         if seen.has_torch and _too_old(seen) is None:
             return Chosen(seen, place.why, tuple(passed), folder=folder)
-        passed.append(Passed(place, _why_not(seen), seen.slow))
+        if seen.unread and unread is None:
+            unread = place, seen
+        else:
+            passed.append(Passed(place, _why_not(seen)))
+    if unread is not None:
+        place, seen = unread
+        return Chosen(seen, place.why, tuple(passed), doubt=_doubt(seen), folder=folder)
     return Chosen(None, "", tuple(passed), Problem(_KEY, None, _nothing(passed)))
 
 
 def of_spec(spec: RunSpec, folder: Path | None = None) -> Chosen | None:
     """What the ranks of a run in `folder` (None: this process's) run in; None for a person's own
-    command, which names its interpreter itself. May ask interpreters."""
+    command, which names its interpreter itself."""
     return None if spec.task.use is None else of_ranks(spec.run.python, paths.folder(folder))
 
 
@@ -124,21 +129,22 @@ def for_nodes(python: str | None, folder: Path | None = None) -> str:
 
 
 def _as_set(python: str) -> Chosen:
-    seen, why = ask.inspect(python), _KEY
-    if seen.slow:
-        return Chosen(seen, why, doubt=f"{python}: {seen.problem}, so whether it has torch is not "
-                                       "known")
-    wrong = seen.problem
-    if wrong is None and _too_old(seen) is not None:
+    seen = inspection.inspect(python)
+    wrong = None if seen.unread else seen.problem
+    if _too_old(seen) is not None:
         wrong = f"{_why_not(seen)}; name another interpreter, or install a newer one there"
-    elif wrong is None and not seen.has_torch:
+    elif seen.problem is None and not seen.has_torch:
         into = "name the interpreter of an environment that has it" \
             if _managed(seen.path) else torch_into(seen.path)
         wrong = f"it has no torch: {into}; or leave run.python empty to take an interpreter near " \
                 "by that has it"
     # As it was written: a relative path or a bare name is looked up where the ranks start.
-    named = Seen(python, seen.version, seen.torch, seen.build, seen.problem)
-    return Chosen(named, why, problem=Problem(_KEY, python, wrong) if wrong else None)
+    return Chosen(replace(seen, path=python), _KEY, doubt=_doubt(seen) if seen.unread else None,
+                  problem=Problem(_KEY, python, wrong) if wrong else None)
+
+
+def _doubt(seen: Seen) -> str:
+    return f"{seen.path}: {seen.problem}, so whether it has torch is not known"
 
 
 def _too_old(seen: Seen) -> str | None:
@@ -158,20 +164,15 @@ def _why_not(seen: Seen) -> str:
 def _called(place: Place) -> str:
     if place.why.startswith("$"):
         return f"{place.why} ({environment_of(place.path)})"
-    if ask.ours(place.path):
+    if inspection.ours(place.path):
         return own().why
     return place.path if place.why.endswith("the PATH") else place.why
 
 
 def _nothing(passed: list[Passed]) -> str:
     """What to do where no interpreter has torch."""
-    slow = next((p for p in passed if p.slow), None)
-    if slow is not None:
-        return (f"{slow.sentence()}, and no other interpreter near by has torch, which ranks "
-                "need: try again, or name one that has it, as in --set "
-                "run.python=/path/to/env/bin/python")
     into = next((p.place for p in passed if not p.place.stranger and Path(p.place.path).exists()
-                 and not ask.ours(p.place.path) and _is_environment(p.place.path)), None)
+                 and not inspection.ours(p.place.path) and _is_environment(p.place.path)), None)
     what = f"{torch_into(into.path)} installs it into {_called(into)}" if into else \
         f"{_torch_here()} makes an environment here that has it"
     said = [p.sentence() for p in passed]
@@ -186,7 +187,7 @@ def _nothing(passed: list[Passed]) -> str:
 def torch_into(python: str) -> str:
     """What to type so that this interpreter has torch. uv chooses the build that the driver runs;
     pip takes PyPI's."""
-    if ask.ours(python):
+    if inspection.ours(python):
         return _torch_here()
     if _by_uv(python) or shutil.which("uv"):
         return f"uv pip install --python {shlex.quote(python)} torch --torch-backend=auto"
@@ -243,9 +244,6 @@ class Place:
     path: str
     why: str
     """For people: "$VIRTUAL_ENV", "the .venv of /home/me/project"."""
-    lies_near: bool = False
-    """Whether it is considered because it lies in or near the folder: nobody has named it, and it
-    is started for a launch only."""
     stranger: bool = False
     """Whether its environment was made by another user, who could put anything in it: it is not
     started unless a person chooses it."""
@@ -260,14 +258,6 @@ def in_order(folder: Path, environ: Mapping[str, str]) -> Iterator[Place]:
               if (prefix := environ.get(name)) and Path(prefix).is_absolute()]
     upward = (place for above in (folder, *folder.parents) for place in _venvs(above))
     return _each_once([*active, *upward, *_on_path(environ.get("PATH", "")), own()])
-
-
-def inspect(place: Place) -> Seen:
-    """What the interpreter has. One that merely lies near by is not started for that; another is
-    asked, as by `ask.inspect`."""
-    if place.lies_near and not ask.ours(place.path):
-        return ask.environment(place.path)
-    return ask.inspect(place.path)
 
 
 def own() -> Place:
@@ -296,7 +286,7 @@ def _venv(prefix: Path) -> Place | None:
         owners = {prefix.stat().st_uid, python.parent.stat().st_uid, python.lstat().st_uid}
     except (OSError, ValueError):
         return None
-    return Place(str(python), f"the {prefix.name} of {prefix.parent}", lies_near=True,
+    return Place(str(python), f"the {prefix.name} of {prefix.parent}",
                  stranger=bool(owners - {0, os.geteuid()}))
 
 
@@ -318,7 +308,7 @@ def _each_once(places: Iterable[Place]) -> Iterator[Place]:
     for place in places:
         folder, name = os.path.split(place.path)
         key = os.path.realpath(folder), os.path.realpath(place.path) or name
-        if ask.ours(place.path):
+        if inspection.ours(place.path):
             key = "", ""
         if key not in seen:
             seen.add(key)

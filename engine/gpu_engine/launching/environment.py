@@ -37,7 +37,7 @@ def note(run: Run, plan: LaunchPlan, inventory: Inventory, kept: Kept | None = N
 
 def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environment:
     """What `plan` is started in, in `folder`."""
-    from gpu_engine.interpreters import ask, choose
+    from gpu_engine.interpreters import choose, inspection
 
     hosts = list(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
     commit, changed = git_state(folder)
@@ -45,7 +45,6 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
         return Environment(version(), machine=", ".join(hosts), folder=str(folder),
                            commit=commit, changed_files=changed)
     command = plan.spec.task.command
-    # A command that is no Python must not be asked: that would start it a second time.
     if command:
         python = torch_build.interpreter_of(command)
     elif plan.interpreter is not None:
@@ -53,7 +52,7 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
     else:
         taken = choose.of_spec(plan.spec, folder)
         python = taken and taken.python
-    build = ask.inspect(python).build if python else None
+    build = inspection.inspect(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
                        socket.gethostname(), _named(inventory, used), str(folder), commit, changed)

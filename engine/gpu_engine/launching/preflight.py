@@ -159,10 +159,10 @@ def _task(spec: RunSpec, cwd: Path | None, interpreter: Chosen | None, files: bo
     try:
         info = catalog.describe(use, cwd=cwd)
     except UserError as err:
-        from gpu_engine.interpreters import ask
+        from gpu_engine.interpreters import inspection
 
         elsewhere = spec.run.python if interpreter is None else \
-            interpreter.python is not None and not ask.ours(interpreter.python)
+            interpreter.python is not None and not inspection.ours(interpreter.python)
         if elsewhere and not use.partition(":")[0].endswith(".py"):
             return []  # another environment may well have that module
         return [Problem("task.use", use, str(err))]

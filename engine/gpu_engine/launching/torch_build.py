@@ -20,7 +20,7 @@ from gpu_engine.plan.own_command import is_python
 from gpu_engine.spec.schema import RunSpec
 
 if TYPE_CHECKING:
-    from gpu_engine.interpreters.ask import Build, Seen
+    from gpu_engine.interpreters.inspection import Build, Seen
 
 _INDEX = "https://download.pytorch.org/whl/"
 _ROCM = "rocm6.4"
@@ -47,10 +47,10 @@ def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
     source = _source(spec, inventory)
     if not command or source is None:
         return None
-    from gpu_engine.interpreters import ask
+    from gpu_engine.interpreters import inspection
 
     python = interpreter_of(command)
-    return _why(ask.inspect(python), source, inventory) if python else None
+    return _why(inspection.inspect(python), source, inventory) if python else None
 
 
 def interpreter_of(command: Sequence[str]) -> str | None:

@@ -150,11 +150,11 @@ class Interpreter:
     why: str
     """Why it was taken, for people: "run.python", "the .venv of /home/me/project"."""
     python: str | None = None
-    """Its version; None: it was not told."""
+    """Its version; None: it is not known."""
     torch: str | None = None
-    """Its torch's version, "2.13.0+cu130"; None: that was not told."""
+    """Its torch's version, "2.13.0+cu130"; None: that is not known."""
     cuda: str | None = None
-    """The CUDA that its torch was built for; None: none, or that was not told."""
+    """The CUDA that its torch was built for; None: none, or that is not known."""
     hip: str | None = None
     """The same of AMD's ROCm."""
     folder: str | None = None
@@ -165,7 +165,7 @@ class Interpreter:
         .venv of /x)"."""
         told = [f"Python {self.python}"] if self.python else []
         told += [torch_words(self.torch, self.cuda, self.hip)] if self.torch else []
-        return f"{self.path}: {', '.join(told) or 'did not say what it has'} ({self.why})"
+        return f"{self.path}: {', '.join(told) or 'not asked what it has'} ({self.why})"
 
 
 @dataclass(frozen=True)

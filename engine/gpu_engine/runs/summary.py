@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from gpu_engine.common.clean import shown, shown_words
+from gpu_engine.common.clean import shown, shown_params, shown_words
 from gpu_engine.common.files import json_inside
 from gpu_engine.common.values import show
 from gpu_engine.runs import notes, sweep
@@ -92,6 +92,10 @@ def _flat(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for section, keys in spec.items():
         for key, value in _table(keys).items():
             inner = value.items() if isinstance(value, dict) else [("", value)]
+            if key == "command" and isinstance(value, list):
+                inner = [("", shown_words([str(word) for word in value]))]
+            elif key == "params":
+                inner = shown_params(_table(value)).items()
             for name, one in inner:
                 dotted = f"{section}.{key}" + (f".{name}" if name else "")
                 if len(dotted) <= _LONGEST_KEY and one is not None:

@@ -183,7 +183,7 @@ def _parse(file: Path) -> ast.Module:
                         f"not valid Python: {getattr(err, 'msg', err)}") from None
     except OSError as err:
         raise UserError(f"{file}: cannot be read: {reason(err)}") from None
-    except RecursionError:
+    except (RecursionError, MemoryError):  # which of them, depends on what is nested
         raise UserError(f"{file}: nested too deeply to be read") from None
 
 
@@ -277,7 +277,7 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
     if isinstance(node, ast.Constant):
         if node.value is None:
             return None
-        with suppress(SyntaxError, ValueError):
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             if isinstance(node.value, str):
                 return _hint(ast.parse(node.value, mode="eval").body, source, depth + 1)
         return ... if node.value is ... else Any

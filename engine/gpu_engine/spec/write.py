@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_engine.common.clean import shown_env, shown_words
+from gpu_engine.common.clean import shown_env, shown_params, shown_words
 from gpu_engine.common.values import ANY, parse, quote, show
 from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
 from gpu_engine.spec.typed_command import split
@@ -30,10 +30,11 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
 
 
 def for_people(spec: RunSpec) -> RunSpec:
-    """The spec as it is shown to others, without the values of variables that look like secrets."""
+    """The spec as it is shown to others, without what looks like a secret."""
     command = spec.task.command
     return replace(spec, run=replace(spec.run, env=shown_env(spec.run.env)), task=replace(
-        spec.task, command=None if command is None else shown_words(command)))
+        spec.task, command=None if command is None else shown_words(command),
+        params=shown_params(spec.task.params)))
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,14 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def end_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process `number` when the one that has just started it, `parent`,
+    dies (prctl(2))."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:  # it died just before: the signal will never come
+        os._exit(1)
+
+
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
           cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
     """Start a process in a process group of its own, as a shell starts a job, with its output in
@@ -72,9 +80,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
     parent = os.getpid()
 
     def arm() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # the parent died just before: the signal will never come
-            os._exit(1)
+        end_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # we block some for sigtimedwait
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a shell started us with `&`
         if cores:

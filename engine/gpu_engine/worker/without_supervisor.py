@@ -27,6 +27,7 @@ from typing import Any, cast
 import torch
 
 from gpu_engine.common import paths, procs
+from gpu_engine.common.clean import shown_words
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import expanded, write_json_inside
 from gpu_engine.common.records import read_record
@@ -67,7 +68,7 @@ class RankWithoutSupervisor:
                        world_size=args.world_size)
         plan = build.plan(spec, devices_here(spec, who), python=sys.executable,
                           layout=layout_of(who))
-        plan = replace(plan, lines=(shlex.join(sys.orig_argv),))
+        plan = replace(plan, lines=(shlex.join(shown_words(sys.orig_argv)),))
         who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
         first = torch.device(plan.ranks[0].devices[0].torch)
         if first.type == "cuda":

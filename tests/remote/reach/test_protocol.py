@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import DeviceProcess, HostSample, Sample, Snapshot
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.protocol import BadMessage, Piece

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 from gpu_engine.common.errors import TooFew
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Sample, Snapshot
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
 from gpu_engine.remote.reach.watcher import HostSeen

@@ -10,7 +10,7 @@ import pytest
 
 import gpu_engine
 from gpu_engine.common.errors import SpecError
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import nodes, survey

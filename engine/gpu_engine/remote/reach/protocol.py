@@ -24,7 +24,7 @@ from msgspec import Struct
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.runs.state import State
 
 VERSION = 5

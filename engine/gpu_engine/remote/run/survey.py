@@ -11,7 +11,7 @@ import msgspec
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.common.programs import version
-from gpu_engine.interpreters.ask import Build
+from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach import protocol, ssh
 from gpu_engine.remote.reach.call import Call, HostError, Refused, ask, at_once
 from gpu_engine.remote.reach.hosts import Host, HostDevices
