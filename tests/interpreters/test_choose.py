@@ -215,8 +215,8 @@ def test_what_may_have_torch_is_taken_where_nothing_is_known_to(tmp_path: Path, 
     for chosen in (choose.of_ranks(None, tmp_path, environ),
                    choose.of_ranks(str(script), tmp_path, environ)):
         assert (chosen.python, chosen.problem) == (str(script), None)
-        assert chosen.doubt == (f"{script}: its files do not tell what it has, and only a launch "
-                                "starts it, so whether it has torch is not known")
+        assert chosen.doubt == (f"{script}: its files do not tell what it has: whether it has "
+                                "torch shows when a run starts it")
     torch_in(environment(tmp_path / ".venv"))
     chosen = choose.of_ranks(None, tmp_path, environ)
     assert (chosen.python, chosen.doubt) == (str(tmp_path / ".venv/bin/python"), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import get_type_hints
@@ -121,6 +122,19 @@ def test_source_that_does_not_parse_is_named_with_its_line(tmp_path):
     path.write_bytes(b"\0\0")
     with pytest.raises(UserError):
         catalog.describe(f"{path}:X")
+
+
+def test_source_that_is_no_task_s_is_refused_and_not_waited_for(tmp_path):
+    for text, says in (("x = " + "-" * 60000 + "1", "nested too deeply"), (None, "larger than 16")):
+        (tmp_path / "a.py").write_text(text or "")
+        if text is None:
+            os.truncate(tmp_path / "a.py", 1 << 40)
+        with pytest.raises(UserError, match=says):
+            catalog.describe("a.py:T", cwd=tmp_path)
+    hint = "-" * 60000 + "1"
+    (tmp_path / "a.py").write_text(f"import dataclasses\n@dataclasses.dataclass\nclass T:\n"
+                                   f"    a: '{hint}' = 1\n")
+    assert [f.name for f in catalog.describe("a.py:T", cwd=tmp_path).fields] == ["a"]
 
 
 def test_params_are_held_against_the_source(file):

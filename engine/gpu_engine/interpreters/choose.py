@@ -144,7 +144,7 @@ def _as_set(python: str) -> Chosen:
 
 
 def _doubt(seen: Seen) -> str:
-    return f"{seen.path}: {seen.problem}, so whether it has torch is not known"
+    return f"{seen.path}: {seen.problem}: whether it has torch shows when a run starts it"
 
 
 def _too_old(seen: Seen) -> str | None:

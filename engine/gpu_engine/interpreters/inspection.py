@@ -36,7 +36,7 @@ _MOST_NAMED = 1000
 """Folders that .pth files name."""
 _LONGEST = 60
 """Characters of a version."""
-_UNREAD = "its files do not tell what it has, and only a launch starts it"
+_UNREAD = "its files do not tell what it has"
 
 
 @dataclass(frozen=True, slots=True)

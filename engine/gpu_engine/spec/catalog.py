@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from gpu_engine.common.errors import UserError, meant
-from gpu_engine.common.files import expanded, reason
+from gpu_engine.common.files import expanded, open_file, read_bounded, reason
 from gpu_engine.common.records import text_of
 from gpu_engine.common.values import ANY, Bounds, Existing, Kind, json_value, kind_of
 from gpu_engine.spec import schema
@@ -176,7 +176,8 @@ def _source(where: str, cwd: Path, search: Sequence[str]) -> Path:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return parse(file.read_bytes(), str(file))
+        with open_file(file) as source:
+            return parse(read_bounded(source), str(file))
     except (SyntaxError, ValueError) as err:
         line = getattr(err, "lineno", None)
         raise UserError(f"{file}{f', line {line}' if line else ''}: "
