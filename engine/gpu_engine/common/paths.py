@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import expanded, reason
+from gpu_engine.common.files import expanded, open_file, read_bounded, reason, user_name
 
 
 def home() -> Path:
@@ -80,6 +81,53 @@ def _of_user(find: Callable[[str], Path]) -> Path:
                         "GPU_PANEL_HOME to a folder of your own, in which gpu-panel keeps runs "
                         "and settings")
     return found
+
+
+def private_folder(path: Path) -> Path:
+    """Make the folder `path` of ours, and what is missing above it, each closed to others (0700)
+    whatever the umask. One of ours in the home that others could write to is closed to them: a
+    version before may have made it under umask 002. One in which somebody else has something stays
+    as it is, and doctor says what to type. Returns `path`. Raises OSError."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:  # with `parents`, mkdir gives its mode to the last part only
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+    tops = (home(), settings_folder())
+    for folder in (path, *path.parents):
+        if any(folder.is_relative_to(top) for top in tops) and open_to_others(folder) \
+                and all(entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                        for entry in os.scandir(folder)):
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~0o077)
+    return path
+
+
+def open_to_others(folder: Path) -> bool:
+    """Whether others can put something of theirs in the place of what is in a folder of this
+    user's. In a sticky one, such as /tmp, they can't. Raises OSError."""
+    about = folder.stat()
+    return about.st_uid == os.geteuid() and bool(about.st_mode & 0o022) \
+        and not about.st_mode & stat.S_ISVTX
+
+
+def read_own(path: Path, most: int, *, secret: bool = False) -> bytes:
+    """The content of a file of the person's own configuration, which is obeyed: nobody but the
+    user and root may have written it, nor read it if it is `secret`. Raises UserError where others
+    may have; OSError, also if it has more than `most` bytes."""
+    with open_file(path) as file:
+        about, quoted = os.fstat(file.fileno()), shlex.quote(str(path))
+        if about.st_uid not in (os.geteuid(), 0):
+            cure = f"sudo chown $(id -un) {quoted}"
+            raise UserError(f"{path} belongs to {user_name(about.st_uid)}, so it is not obeyed: "
+                            f"if what stands in it is yours, type {cure}", str(path), None, cure)
+        if about.st_mode & (0o077 if secret else 0o022):
+            cure = f"chmod {'600' if secret else 'go-w'} {quoted}"
+            does, why = ("reach", "it holds secrets") if secret else \
+                ("write to", "look at what stands in it")
+            raise UserError(f"{path}: other users can {does} it (mode "
+                            f"{stat.S_IMODE(about.st_mode):04o}), so it is not obeyed: {why}, then "
+                            f"type {cure}", str(path), None, cure)
+        return read_bounded(file, most)
 
 
 def runs_folder() -> Path:
