@@ -93,13 +93,17 @@ def private_folder(path: Path) -> Path:
     except FileNotFoundError:  # with `parents`, mkdir gives its mode to the last part only
         private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
-    tops = (home(), settings_folder())
-    for folder in (path, *path.parents):
-        if any(folder.is_relative_to(top) for top in tops) and open_to_others(folder) \
-                and all(entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                        for entry in os.scandir(folder)):
+    for folder in _open_ones(path):
+        if all(entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+               for entry in os.scandir(folder)):
             folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~0o077)
     return path
+
+
+def _open_ones(path: Path) -> list[Path]:
+    """Of `path` and what is above it in the home: what is open to others."""
+    return [folder for folder in (path, *path.parents) if open_to_others(folder)
+            and any(folder.is_relative_to(top) for top in (home(), settings_folder()))]
 
 
 def open_to_others(folder: Path) -> bool:
@@ -115,18 +119,20 @@ def read_own(path: Path, most: int, *, secret: bool = False) -> bytes:
     user and root may have written it, nor read it if it is `secret`. Raises UserError where others
     may have; OSError, also if it has more than `most` bytes."""
     with open_file(path) as file:
-        about, quoted = os.fstat(file.fileno()), shlex.quote(str(path))
+        private_folder(path.parent)
+        about = os.fstat(file.fileno())
+        mode, at, why = stat.S_IMODE(about.st_mode), path, ""
         if about.st_uid not in (os.geteuid(), 0):
-            cure = f"sudo chown $(id -un) {quoted}"
-            raise UserError(f"{path} belongs to {user_name(about.st_uid)}, so it is not obeyed: "
-                            f"if what stands in it is yours, type {cure}", str(path), None, cure)
-        if about.st_mode & (0o077 if secret else 0o022):
-            cure = f"chmod {'600' if secret else 'go-w'} {quoted}"
-            does, why = ("reach", "it holds secrets") if secret else \
-                ("write to", "look at what stands in it")
-            raise UserError(f"{path}: other users can {does} it (mode "
-                            f"{stat.S_IMODE(about.st_mode):04o}), so it is not obeyed: {why}, then "
-                            f"type {cure}", str(path), None, cure)
+            cure, why = "sudo chown $(id -un)", f"it belongs to {user_name(about.st_uid)}"
+        elif mode & (0o077 if secret else 0o022):
+            cure = f"chmod {'600' if secret else 'go-w'}"
+            why = f"other users can {'reach' if secret else 'write to'} it (mode {mode:04o})"
+        elif still_open := _open_ones(path.parent):
+            at, cure, why = still_open[0], "chmod go-w", f"others can write to {still_open[0]}"
+        if why:
+            cure = f"{cure} {shlex.quote(str(at))}"
+            raise UserError(f"{path} is not obeyed: {why}. Look at what stands in it, then type "
+                            f"{cure}", str(path), None, cure)
         return read_bounded(file, most)
 
 
