@@ -121,7 +121,7 @@ def read_own(path: Path, most: int, *, secret: bool = False) -> bytes:
     with open_file(path) as file:
         private_folder(path.parent)
         about = os.fstat(file.fileno())
-        mode, at, why = stat.S_IMODE(about.st_mode), path, ""
+        mode, at, why, cure = stat.S_IMODE(about.st_mode), path, "", ""
         if about.st_uid not in (os.geteuid(), 0):
             cure, why = "sudo chown $(id -un)", f"it belongs to {user_name(about.st_uid)}"
         elif mode & (0o077 if secret else 0o022):

@@ -32,8 +32,9 @@ Pid = Annotated[int, Bounds(ge=1, le=(1 << 31) - 1)]
 """The id of one process: to `kill`, others mean many."""
 
 
-_NUMBERS = {"int": Bounds(ge=-(1 << 63), le=1 << 63), "float": Bounds(ge=-1e300, le=1e300)}
-"""The bounds of a number of a record whose type has none: with these it can be reckoned with."""
+_ANY_NUMBER = Bounds(ge=-1e300, le=1e300)
+"""The bounds of a number of a record whose type has none: a whole one too can then be reckoned
+with as a float."""
 
 
 def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
@@ -119,8 +120,8 @@ def _fields(cls: Any) -> tuple[_Field, ...]:
 
 def _bounded(kind: Kind) -> Kind:
     """The type with bounds for each number in it."""
-    if kind.bounds == Bounds():
-        kind = dataclasses.replace(kind, bounds=_NUMBERS.get(kind.name, kind.bounds))
+    if kind.name in ("int", "float") and kind.bounds == Bounds():
+        return dataclasses.replace(kind, bounds=_ANY_NUMBER)
     return dataclasses.replace(kind, args=tuple(map(_bounded, kind.args)))
 
 
@@ -130,8 +131,7 @@ def within_bounds(value: object, kind: Kind = ANY) -> bool:
     if value is None or isinstance(value, (bool, str, bytes)):
         return True
     if isinstance(value, (int, float)):
-        return (kind.bounds if kind.bounds != Bounds() else _NUMBERS[type(value).__name__]
-                ).hold(value)
+        return (_ANY_NUMBER if kind.bounds == Bounds() else kind.bounds).hold(value)
     inner = kind.args[-1] if kind.args else ANY
     if isinstance(value, (list, tuple)):
         return all(within_bounds(v, inner) for v in value)

@@ -379,7 +379,8 @@ def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
         if not isinstance(value, dict):
             return [_bounded(v, text, depth + 1) for v in value]
         return {_bounded(k, text, depth): _bounded(v, text, depth + 1) for k, v in value.items()}
-    if value is None or isinstance(value, bytes | int | float):
+    if value is None or isinstance(value, bytes | float) \
+            or (isinstance(value, int) and abs(value) < 1 << 63):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
 
