@@ -99,7 +99,7 @@ def test_whatever_makes_the_home_closes_it(home, tmp_path, monkeypatch, mask, wo
 
 
 def test_a_home_that_a_version_before_left_open_is_closed(home):
-    """But not one in which somebody else has something, nor a sticky one, such as /tmp."""
+    """But not one in which other things are too, nor a sticky one, such as /tmp."""
     line = home / "queue" / "line"
     for folder, mode in ((home, 0o775), (home / "queue", 0o777), (line, 0o755)):
         folder.mkdir()
@@ -115,7 +115,6 @@ def test_a_home_that_a_version_before_left_open_is_closed(home):
     assert home.stat().st_mode & 0o7777 == 0o1777
     home.chmod(0o775)
     (home / "theirs").touch()
-    os.chown(home / "theirs", 61001, 61001)
     paths.private_folder(line)
     assert home.stat().st_mode & 0o777 == 0o775
 

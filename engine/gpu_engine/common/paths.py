@@ -13,6 +13,12 @@ from pathlib import Path
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded, open_file, read_bounded, reason, user_name
 
+_OURS = frozenset({
+    "code", "copied.txt", "agents.lock", "fits.json", "hosts.toml", "leases", "notify.toml",
+    "panel.json", "panel.log", "parts", "presets", "queue", "runs", "settings.toml", "ssh",
+    "started", "usage"})
+"""What gpu-panel makes in the home and in the folder of settings."""
+
 
 def home() -> Path:
     """$GPU_PANEL_HOME, or gpu-panel's folder among the user's state files if that is not set.
@@ -85,17 +91,18 @@ def _of_user(find: Callable[[str], Path]) -> Path:
 
 def private_folder(path: Path) -> Path:
     """Make the folder `path` of ours, and what is missing above it, each closed to others (0700)
-    whatever the umask. One of ours in the home that others could write to is closed to them: a
-    version before may have made it under umask 002. One in which somebody else has something stays
-    as it is, and doctor says what to type. Returns `path`. Raises OSError."""
+    whatever the umask. One of ours that others could write to, as a version before may have made it
+    under umask 002, is closed to them. A home in which other things are too may be a folder that a
+    person has made for several: it stays as it is, and doctor says what to type. Returns `path`.
+    Raises OSError."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:  # with `parents`, mkdir gives its mode to the last part only
         private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
     for folder in _open_ones(path):
-        if all(entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-               for entry in os.scandir(folder)):
+        if folder not in (home(), settings_folder()) or _OURS.issuperset(
+                entry.name for entry in folder.iterdir()):
             folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~0o077)
     return path
 
