@@ -63,7 +63,8 @@ WRITING = {
         spec/presets.py: write_atomic in save
         gpu_panel/theme.py: write_json in write""",
     "the person's private home, under a name of our making": """
-        code/store.py: write_bytes in save
+        cli/mcp.py: open in _alone
+        code/store.py: touch in save, write_bytes in save
         devices/use_log.py: open in _append
         launching/fit.py: write_json in remember
         queue/serve.py: open in _start_sweep

@@ -38,6 +38,7 @@ async def agent(*options: str):
             told = json.loads(found.content[0].text)
             assert len(found.content[0].text) <= ours.LONGEST
             assert next(iter(told)) == "summary"
+            assert told["texts"] == ours.DATA
             return told, found.is_error
 
         tool.client = client
@@ -108,8 +109,8 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
     async with agent(*options) as tool:
         found = [runs.find(one["id"]) for one in (first, second)]
         bounds = [run.plan().spec.run for run in found]
-        assert [(b.limit, b.limit_from, b.grace) for b in bounds] == [
-            (300.0, "start", 60.0), (20.0, "start", 60.0)]
+        assert [(b.limit, b.limit_from, b.grace, b.grace_most) for b in bounds] == [
+            (300.0, "start", 60.0, 60.0), (20.0, "start", 60.0, 60.0)]
         assert notes.read(found[0].path).tags == ("agent:night", "mine")
         refused = error(await tool("stop", run=other.id))
         assert refused["why"] == \
@@ -122,6 +123,65 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
         assert error(await tool("run", command=["true"], devices="cpu:0,cpu:1", mode="ddp")
                      )["what"] == "--max-devices"
     other.stop(now=True)
+
+
+async def test_servers_of_one_tag_are_bounded_together(home):
+    async with agent("--allow", "run", "--max-runs", "1") as one, \
+            agent("--allow", "run", "--max-runs", "1") as two, \
+            agent("--allow", "run", "--max-runs", "1") as three:
+        told = await asyncio.gather(*(tool("run", command=WAITS, devices="cpu:0", queue=True)
+                                      for tool in (one, two, three)))
+    assert sorted(wrong for _, wrong in told) == [False, True, True]
+    assert {error(answer)["what"] for answer in told if answer[1]} == {"--max-runs"}
+    [run] = runs.all_runs()
+    run.stop(now=True)
+
+
+INJECTED = {
+    "plan": [{"preset": "--json"}, {"preset": "--no-notify"}, {"preset": "-h"},
+             {"preset": "default", "set": ["--"]}, {"preset": "default", "n": "1 --json"},
+             {"preset": "default", "n": True}, {"preset": "default", "grid": "--json"},
+             {"command": "python x.py"}, {"command": [["python"]]}, {"preset": ["default"]},
+             {"preset": "default", "stop_worse": "false"}, {"preset": "default", "mode": "--"},
+             {"preset": "--", "command": ["true"]}],
+    "run": [{"preset": "--no-notify"}, {"preset": "--tag=agent:other"},
+            {"preset": "--queue", "command": ["true"]}, {"command": ["true"], "queue": "false"},
+            {"command": ["true"], "queue": 1}, {"command": ["true"], "after": "--no-notify"},
+            {"command": ["true"], "tag": ["agent:other"]}],
+    "devices": [{"hosts": "no"}], "queue": [{"json": True}], "sweep": [{"sweep": "--help"}],
+    "runs": [{"sort": "--help"}, {"n": "5 -f x"}],
+    "show": [{"run": "--help"}, {"run": "-h"}, {"run": "--"}, {"run": ["a"]}],
+    "curve": [{"run": "--help", "value": "--json"}], "logs": [{"run": "-f"}, {"run": "--help"}],
+    "compare": [{"runs": ["--markdown", "--json"]}], "diagnose": [{"run": "--help"}],
+    "stop": [{"run": "--now"}, {"run": "--help", "now": True}]}
+"""Arguments that would be an option, or another one, if they were typed."""
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_no_argument_is_an_option(home, name):
+    assert set(INJECTED) == set(ours.TOOLS)
+    rights = ours.Rights("agent:mine", frozenset({"run", "stop"}))
+    for given in INJECTED[name]:
+        text, wrong = ours.call(name, given, rights)
+        assert wrong, (given, text)
+        assert "Usage" not in text, given
+    assert not runs.all_runs()
+
+
+async def test_what_can_not_be_read_is_answered(home):
+    deep = '{"id": "x", "a": ' + '{"b": ' * 400 + "1" + "}" * 401
+    asked = ['{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "show", '
+             f'"arguments": {{"run": {deep}}}}}}}',
+             '{"params": ' + deep + ', "jsonrpc": "2.0", "method": "x", "id": "two"}',
+             '{"params": ' + "[" * 100_000 + "]" * 100_000 + ', "method": "x", "id": "last"}',
+             "no JSON", '{"jsonrpc": "2.0", "id": 8}',
+             '{"jsonrpc": "2.0", "id": 9, "method": "ping"}']
+    server = subprocess.run([ENGINE, "mcp"], input="\n".join([*asked, ""]).encode(),
+                            capture_output=True, check=True)
+    told = [json.loads(line) for line in server.stdout.splitlines()]
+    assert [(one["id"], one["error"]["code"]) for one in told if "error" in one][:5] == [
+        (7, -32700), ("two", -32700), ("last", -32700), (None, -32700), (8, -32700)]
+    assert 9 in [one["id"] for one in told]
 
 
 async def test_a_run_holds_none_of_its_streams_and_a_curve_has_200_points(home):
@@ -193,16 +253,16 @@ def test_without_the_library_and_with_wrong_options(home, monkeypatch):
 
 @pytest.mark.parametrize(("tool", "given", "typed"), [
     ("run", {"command": '["python", "a b.py"]', "devices": "cpu:0", "queue": "false"},
-     ["--devices", "cpu:0", "--", "python", "a b.py"]),
+     ["--devices=cpu:0", "--", "python", "a b.py"]),
     ("run", {"set": '["run.grace=3", "a=[1]"]', "queue": "true", "n": "2", "preset": "digits"},
-     ["--queue", "-n", "2", "--set", "run.grace=3", "--set", "a=[1]", "digits"]),
-    ("run", {"metric": "[a-z]+: (.*)", "tag": "3", "limit": None}, ["--metric", "[a-z]+: (.*)",
-                                                                   "--tag", "3"]),
-    ("runs", {"n": 3, "filter": 7}, ["--filter", "7", "-n", "3", "--"]),
+     ["-n2", "--queue", "--set=run.grace=3", "--set=a=[1]", "digits"]),
+    ("run", {"metric": "[a-z]+: (.*)", "tag": "3", "limit": None},
+     ["--metric=[a-z]+: (.*)", "--tag=3"]),
+    ("runs", {"n": 3, "filter": "7"}, ["--filter=7", "-n3", "--"]),
     ("run", {"queue": "yes"}, "queue"), ("run", {"queue": 1}, "queue"),
     ("run", {"command": "python train.py"}, "command"), ("run", {"tag": [["a"]]}, "tag"),
     ("run", {"tag": [True]}, "tag"), ("runs", {"n": True}, "n"), ("runs", {"n": 1.5}, "n"),
-    ("runs", {"filter": {"a": 1}}, "filter")])
+    ("runs", {"filter": {"a": 1}}, "filter"), ("runs", {"filter": 7}, "filter")])
 def test_arguments_are_typed_by_the_schema_also_as_json_text(tool, given, typed):
     if isinstance(typed, list):
         # The order of options is the command's own.

@@ -109,3 +109,42 @@ def test_a_folder_that_platformdirs_could_not_find_is_never_taken(monkeypatch):
     monkeypatch.setattr(platformdirs, "user_state_path", lambda name: paths.Path("~/.local/state"))
     with pytest.raises(UserError, match="GPU_PANEL_HOME"):
         paths.home()
+
+
+OWN = {"hosts.toml": (["hosts"], '[hosts.box]\nlabel = "mine"\n'),
+       "settings.toml": (["settings"], "[panel]\n"),
+       "notify.toml": (["notify"], '[[to]]\nname = "x"\nkind = "command"\ncommand = ["true"]\n'),
+       "presets/mine.toml": (["plan", "mine", "--devices", "cpu:0"],
+                             '[task]\ncommand = ["true"]\n')}
+"""What is obeyed in the home: a command that reads it, and something that is right."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("name", OWN)
+def test_what_others_may_have_written_is_not_obeyed(home, monkeypatch, name):
+    words, text = OWN[name]
+    path = home / name
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.write_text(text)
+    path.chmod(0o600)
+    assert called(*words).returncode == 0
+    for uid, mode, cure in ((61001, 0o600, f"sudo chown $(id -un) {path}"),
+                            (0, 0o620, f"chmod {'600' if 'notify' in name else 'go-w'} {path}"),
+                            (0, 0o602, f"chmod {'600' if 'notify' in name else 'go-w'} {path}")):
+        os.chown(path, uid, uid)
+        path.chmod(mode)
+        refused = called(*words)
+        assert refused.returncode == 2
+        assert cure in " ".join(refused.stderr.split())
+        assert "not obeyed" in called("doctor", "--json").stdout
+    path.chmod(0o600)
+    home.chmod(0o775)
+    assert called(*words).returncode == 0
+    assert home.stat().st_mode & 0o777 == 0o700, "it was closed"
+    home.chmod(0o775)
+    (home / "theirs").symlink_to(path)
+    assert f"type chmod go-w {home}" in " ".join(called(*words).stderr.split()), \
+        "it may be a folder of several, who could put another file in its place"
+    home.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 61001)
+    assert paths.read_own(path, 1 << 10) == text.encode(), "root's is obeyed"

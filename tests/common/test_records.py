@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import Seconds, UnixTime, read_record, within_bounds
+from gpu_engine.common.records import Whole as Count
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,32 @@ def test_what_is_missing_or_wrong_has_its_default():
     assert read_record(Whole, {"first": {"name": "a", "size": "large"}, "count": [1], "words": "no",
                                "parts": "a,b", "last": 3}) == Whole(Part("a"))
     assert read_record(Whole, {"first": first, "parts": [{"size": 1}]}).parts == ()
+
+
+@dataclass(frozen=True)
+class Numbers:
+    time: UnixTime | None = None
+    length: Seconds = 0.0
+    any: float = 0.0
+    whole: int = 0
+    several: tuple[Count, ...] = ()
+    inside: tuple[Numbers, ...] = ()
+
+
+@pytest.mark.parametrize(("name", "wrong"), [
+    *((name, value) for name in ("time", "length", "any")
+      for value in (1e301, -1e301, math.nan, math.inf, 10 ** 400, True, "1")),
+    ("time", -1.0), ("time", 1e12), ("length", -1e12), ("whole", 10 ** 400), ("whole", True),
+    ("several", [1, 1 << 60]), ("several", [-1])])
+def test_a_number_out_of_bounds_is_as_if_it_was_not_there(name, wrong):
+    assert read_record(Numbers, {name: wrong}) == Numbers()
+    with pytest.raises(ValueError, match=name):
+        read_record(Numbers, {name: wrong}, strict=True)
+    if isinstance(wrong, float | int | list) and not isinstance(wrong, bool):
+        read = Numbers(**{name: wrong})  # as by a reader that knows no bounds
+        assert not within_bounds(read)
+        assert not within_bounds({"a": [Numbers(inside=(read,))]})
+    assert within_bounds({"a": [Numbers(1.0, -5.0, 1e300, 1 << 70, (1,), (Numbers(),))]})
 
 
 def test_none_is_a_value_where_it_may_be():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from gpu_engine.events import schema
 
 whole = st.integers(0, (1 << 60) - 1)
 numbers = st.floats()
+times = st.floats(0, 1e11)
 texts = st.text(max_size=9)
 names = st.text(min_size=1, max_size=6).filter(
     lambda name: name not in schema.RESERVED_NAMES and not name.endswith("_"))
@@ -19,7 +20,7 @@ others = st.dictionaries(st.integers(1, 9), st.builds(
     losses=st.lists(numbers, max_size=3).map(tuple), loss_last=st.none() | numbers).map(
         lambda one: replace(one, n=min(one.n, len(one.losses))) if one.losses else one), min_size=1)
 collectives = st.dictionaries(st.integers(0, 9), st.builds(
-    schema.Collective, group=texts, number=whole, operation=texts, size=texts, began=numbers,
+    schema.Collective, group=texts, number=whole, operation=texts, size=texts, began=times,
     done=st.booleans(), point=st.booleans()), min_size=1)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": whole, "int | None": st.none() | whole, "float": numbers,
@@ -38,9 +39,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 def of(cls: type[schema.Event]) -> st.SearchStrategy[schema.Event]:
     """Events of one kind, those of their fields that have a default now and then left out."""
     own = [f for f in fields(cls) if f.init]
-    needed = {f.name: VALUES[str(f.type)] for f in own if f.default is MISSING}
-    more = {f.name: VALUES[str(f.type)] for f in own if f.default is not MISSING}
+    needed = {f.name: _values(f) for f in own if f.default is MISSING}
+    more = {f.name: _values(f) for f in own if f.default is not MISSING}
     return st.fixed_dictionaries(needed, optional=more).map(lambda known: cls(**_as_told(known)))
+
+
+def _values(field: Field[Any]) -> st.SearchStrategy[Any]:
+    if field.name != "since":
+        return VALUES[str(field.type)]
+    return st.none() | times if str(field.type).endswith("None") else times
 
 
 def _as_told(known: dict[str, Any]) -> dict[str, Any]:

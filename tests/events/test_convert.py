@@ -79,7 +79,10 @@ def test_the_format_of_the_file_is_what_it_was(told):
     {"t": 1.0, "kind": "step", "step": 1, "others": {"a": {}}},
     {"t": 1.0, "kind": "step", "step": 1, "others": {"1": []}},
     {"t": 1.0, "kind": "start", "rank": 0, "device": "cpu"},
-    {"t": 1.0, "kind": "error", "type": None, "message": "x"}])
+    {"t": 1.0, "kind": "error", "type": None, "message": "x"},
+    *({"t": time, "kind": "end"} for time in (1e300, -1e18, 1e12, "Infinity", True)),
+    *({"t": 1.0, "kind": "phase", "phase": "data", "step": 1, "since": time}
+      for time in (1e300, -1e18, 1e12, "NaN"))])
 def test_a_field_of_the_wrong_type_is_no_event(line):
     with pytest.raises(BadEvent):
         from_dict(line)

@@ -104,7 +104,9 @@ def test_nonsense_holds_up_nobody(box, alice, line):
     for n, said in enumerate((
             {"count": 0}, {"count": None}, {}, {"ids": 7}, {"ids": [["x"]]}, {"count": -1},
             {"count": 10 ** 30}, {"free": -5, "ids": ["\x1b[2J"]}, {"run": 7, "count": 3},
-            {"queue": None, "count": 3}, {"priority": "x", "number": None, "ids": ["y"]})):
+            {"queue": None, "count": 3}, {"priority": "x", "number": None, "ids": ["y"]},
+            *({name: value, "ids": ["y"]} for name in ("count", "free", "priority", "number")
+              for value in (1e300, -1e18, 10 ** 400, True)))):
         take(alice, f"nonsense{n}", **said)
     waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))
     while (taken := waiter._look()) is None:

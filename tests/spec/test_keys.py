@@ -59,8 +59,10 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
                                exclude_min=bounds.gt is not None),
             "list": st.lists(values(kind.args[0]) if kind.name == "list" else words,
                              min_size=1, max_size=4),
-            "dict": st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True),
-                                    st.integers() | st.booleans() | words, max_size=3),
+            "dict": st.dictionaries(
+                st.from_regex(r"[a-z]{1,5}", fullmatch=True),
+                words if [a.name for a in kind.args[1:]] == ["str"]
+                else st.integers() | st.booleans() | words, max_size=3),
             }[kind.name]
 
 

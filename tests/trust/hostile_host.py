@@ -196,6 +196,31 @@ def devices(*made):
     return {"hello": hostile, "watch": hostile}
 
 
+SHARES = ("utilization", "temperature", "power", "power_limit", "fan", "memory_utilization")
+COUNTS = ("memory_used", "memory_total", "clock_sm", "clock_memory", "memory_reserved",
+          "clock_sm_max", "clock_memory_max", "performance_state", "ecc_corrected",
+          "ecc_uncorrected", "pcie_generation", "pcie_width")
+
+
+def figures(share, count):
+    """Every figure of its devices and of itself is this one, and all else is as it should be."""
+    def hostile(host, request):
+        for answer in host.usual(request["kind"], request):
+            if answer["kind"] == "looked":
+                answer["waiting"] = abs(count) >> 10
+                for sample in answer["snapshot"]["samples"]:
+                    sample |= dict.fromkeys(SHARES, share) | dict.fromkeys(COUNTS, count)
+                    sample["device"] |= {"index": count, "kind": "gpu", "uuid": "GPU-1"}
+                    sample["processes"] = [
+                        {"pid": count, "memory": count, "started": 1e11, "host_memory": count,
+                         "cpu": share, "utilization": share, "user": "me", "command": "x"}]
+                answer["snapshot"]["host"] = dict.fromkeys(
+                    ("memory_used", "memory_total", "disk_free"), count) | {"cpu": share}
+            yield answer
+
+    return {"watch": hostile}
+
+
 REFUSED = {"kind": "failed", "message": f"{EVIL}no" * 500}
 
 
@@ -226,6 +251,11 @@ OPENINGS = {
     "4,096 devices": devices(*(device(str(i)) for i in range(4096))),
     "devices of absurd sizes": devices(device("0", memory_total=2**62, index=-(2**62),
                                               cores=list(range(4096)))),
+    "figures of devices without end": figures(1e300, 2**62),
+    "figures of devices below all": figures(-1e300, -(2**62)),
+    "devices that were read at no time": {"watch": lambda host, request: [
+        a | {"snapshot": a["snapshot"] | {"taken": 1e300}} if a["kind"] == "looked" else a
+        for a in host.usual("watch", request)]},
     "another answer": just("hello", {"kind": "chosen", "name": STEP}),
     **{f"wrong values {n}": wrong("hello", n) for n in range(7)},
     **{f"wrong devices {n}": wrong("watch", n) for n in range(4)},

@@ -253,5 +253,5 @@ def write(kept: dict[str, object]) -> None:
     if readonly.on:
         return
     where = path()
-    where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    paths.private_folder(where.parent)
     write_json(where, kept)

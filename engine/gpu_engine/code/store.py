@@ -45,10 +45,11 @@ def save(listed: bytes, contents: Sequence[bytes]) -> Path:
         mark_used(place)
         return place
     with telling(f"the code can't be written to {root()}"):
-        root().mkdir(mode=0o700, parents=True, exist_ok=True)
+        paths.private_folder(root())
         temporary = root() / f"{_SENDING}{secrets.token_hex(16)}"
         try:
             fill(temporary, listing.unpacked(listed), contents)
+            _list_of(place).touch(0o600)
             _list_of(place).write_bytes(listed)
             try:
                 temporary.rename(place)
@@ -70,7 +71,8 @@ def fill(folder: Path, entries: Sequence[Entry], contents: Sequence[bytes]) -> N
         if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
             raise UserError(f"{os.fsdecode(entry.path)} was changed on its way here; try again")
         target = folder / os.fsdecode(entry.path)
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not target.parent.is_dir():
+            paths.private_folder(target.parent)
         if entry.kind == "link":
             links.append((target, data))
             continue

@@ -352,7 +352,8 @@ def read_bounded(file: BinaryIO, most: int = MOST) -> bytes:
     """All that is left in `file`. Raises OSError if that is more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most / (1 << 20):g} MiB")
+        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        raise OSError(errno.EFBIG, f"it is larger than {size}")
     return data
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import expanded, reason
+from gpu_engine.common.files import expanded, open_file, read_bounded, reason, user_name
+
+_OURS = frozenset({
+    "code", "copied.txt", "agents.lock", "fits.json", "hosts.toml", "leases", "notify.toml",
+    "panel.json", "panel.log", "parts", "presets", "queue", "runs", "settings.toml", "ssh",
+    "started", "usage"})
+"""What gpu-panel makes in the home and in the folder of settings."""
 
 
 def home() -> Path:
@@ -80,6 +87,60 @@ def _of_user(find: Callable[[str], Path]) -> Path:
                         "GPU_PANEL_HOME to a folder of your own, in which gpu-panel keeps runs "
                         "and settings")
     return found
+
+
+def private_folder(path: Path) -> Path:
+    """Make the folder `path` of ours, and what is missing above it, each closed to others (0700)
+    whatever the umask. One of ours that others could write to, as a version before may have made it
+    under umask 002, is closed to them. A home in which other things are too may be a folder that a
+    person has made for several: it stays as it is, and doctor says what to type. Returns `path`.
+    Raises OSError."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:  # with `parents`, mkdir gives its mode to the last part only
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+    for folder in _open_ones(path):
+        if folder not in (home(), settings_folder()) or _OURS.issuperset(
+                entry.name for entry in folder.iterdir()):
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~0o077)
+    return path
+
+
+def _open_ones(path: Path) -> list[Path]:
+    """Of `path` and what is above it in the home: what is open to others."""
+    return [folder for folder in (path, *path.parents) if open_to_others(folder)
+            and any(folder.is_relative_to(top) for top in (home(), settings_folder()))]
+
+
+def open_to_others(folder: Path) -> bool:
+    """Whether others can put something of theirs in the place of what is in a folder of this
+    user's. In a sticky one, such as /tmp, they can't. Raises OSError."""
+    about = folder.stat()
+    return about.st_uid == os.geteuid() and bool(about.st_mode & 0o022) \
+        and not about.st_mode & stat.S_ISVTX
+
+
+def read_own(path: Path, most: int, *, secret: bool = False) -> bytes:
+    """The content of a file of the person's own configuration, which is obeyed: nobody but the
+    user and root may have written it, nor read it if it is `secret`. Raises UserError where others
+    may have; OSError, also if it has more than `most` bytes."""
+    with open_file(path) as file:
+        private_folder(path.parent)
+        about = os.fstat(file.fileno())
+        mode, at, why, cure = stat.S_IMODE(about.st_mode), path, "", ""
+        if about.st_uid not in (os.geteuid(), 0):
+            cure, why = "sudo chown $(id -un)", f"it belongs to {user_name(about.st_uid)}"
+        elif mode & (0o077 if secret else 0o022):
+            cure = f"chmod {'600' if secret else 'go-w'}"
+            why = f"other users can {'reach' if secret else 'write to'} it (mode {mode:04o})"
+        elif still_open := _open_ones(path.parent):
+            at, cure, why = still_open[0], "chmod go-w", f"others can write to {still_open[0]}"
+        if why:
+            cure = f"{cure} {shlex.quote(str(at))}"
+            raise UserError(f"{path} is not obeyed: {why}. Look at what stands in it, then type "
+                            f"{cure}", str(path), None, cure)
+        return read_bounded(file, most)
 
 
 def runs_folder() -> Path:

@@ -7,18 +7,34 @@ import ast
 import dataclasses
 import sys
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from gpu_engine.common.values import Bounds, Kind, convert, kind_of
+from gpu_engine.common.values import ANY, Bounds, Kind, convert, kind_of
 
 R = TypeVar("R")
 
 UnixTime = Annotated[float, Bounds(ge=0, le=1e11)]
 """Seconds since 1970 that a clock may show: up to the year 5138."""
+Seconds = Annotated[float, Bounds(ge=-1e11, le=1e11)]
+"""A length of time, also one that a clock which was set has made negative."""
 Whole = Annotated[int, Bounds(ge=0, le=1 << 53)]
 """A count, or a number of something."""
 Pid = Annotated[int, Bounds(ge=1, le=(1 << 31) - 1)]
 """The id of one process: to `kill`, others mean many."""
+
+
+_ANY_NUMBER = Bounds(ge=-1e300, le=1e300)
+"""The bounds of a number of a record whose type has none: a whole one too can then be reckoned
+with as a float."""
 
 
 def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
@@ -89,7 +105,7 @@ def _fields(cls: Any) -> tuple[_Field, ...]:
     for f in dataclasses.fields(cls):
         if not f.init:
             continue
-        hint, kind = hints[f.name], kind_of(hints[f.name])
+        hint, kind = hints[f.name], _bounded(kind_of(hints[f.name]))
         args, bounds = get_args(hint), kind.without_none.bounds
         record = next((h for h in (hint, *args)
                        if isinstance(h, type) and dataclasses.is_dataclass(h)), None)
@@ -100,6 +116,36 @@ def _fields(cls: Any) -> tuple[_Field, ...]:
             type(None) in args, _EXACT.get(kind.without_none.name) if plain else None,
             bounds.ge or 0, bounds.le, record, get_origin(hint) is tuple))
     return tuple(found)
+
+
+def _bounded(kind: Kind) -> Kind:
+    """The type with bounds for each number in it."""
+    if kind.name in ("int", "float") and kind.bounds == Bounds():
+        return dataclasses.replace(kind, bounds=_ANY_NUMBER)
+    return dataclasses.replace(kind, args=tuple(map(_bounded, kind.args)))
+
+
+def within_bounds(value: object, kind: Kind = ANY) -> bool:
+    """Whether each number in `value`, dataclasses, structs, lists and tables with what is in them,
+    is within the bounds of its field's type: for what another library has read."""
+    if value is None or isinstance(value, (bool, str, bytes)):
+        return True
+    if isinstance(value, (int, float)):
+        return (_ANY_NUMBER if kind.bounds == Bounds() else kind.bounds).hold(value)
+    inner = kind.args[-1] if kind.args else ANY
+    if isinstance(value, (list, tuple)):
+        return all(within_bounds(v, inner) for v in value)
+    if isinstance(value, dict):
+        return all(within_bounds(v, inner) for v in value.values())
+    return all(within_bounds(getattr(value, name), of)
+               for name, of in _kinds_of_struct(type(value)).items())
+
+
+@cache
+def _kinds_of_struct(cls: type) -> dict[str, Kind]:
+    return {name: kind_of(hint).without_none
+            for name, hint in get_type_hints(cls, include_extras=True).items()
+            if get_origin(hint) is not ClassVar}
 
 
 def _value(value: object, field: _Field, strict: bool) -> Any:

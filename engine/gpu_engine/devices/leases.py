@@ -28,7 +28,8 @@ from typing import Any
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded, held, reason, remove_temporary, user_name
-from gpu_engine.common.records import Pid, read_record
+from gpu_engine.common.paths import private_folder
+from gpu_engine.common.records import Pid, UnixTime, read_record
 from gpu_engine.devices.records import Device
 
 DEFAULT = Path("/var/lib/gpu-panel")
@@ -148,7 +149,7 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str | None, share: 
 def alone(folder: Path) -> Iterator[None]:
     """Be the only one who looks at leases and waiting runs and makes some. Raises OSError;
     TimeoutError if another has had the lock for too long, as a process that was stopped."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     # A home on NFS locks files only, and those opened for writing. The folder of all users is on a
     # local disk, where a folder can be locked: nobody has to make a file that all may open.
     locks = [(folder / "lock", os.O_RDWR | os.O_CREAT),
@@ -245,7 +246,7 @@ class _Said:
     pid: Pid | None = None
     host: str | None = None
     shared: bool = False
-    until: float | None = None
+    until: UnixTime | None = None
     why: str | None = None
 
 
@@ -279,7 +280,7 @@ def stamp(folder: Path) -> tuple[int, ...]:
 
 def _lines(folder: Path) -> list[Path]:
     own = folder / "line"
-    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(own)
     return [own, *_of_all_users("line")]
 
 

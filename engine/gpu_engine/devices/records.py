@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpu_engine.common.records import UnixTime
+
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 TOO_HOT, POWER_BRAKE = "too hot (hardware)", "power brake (power supply)"
@@ -79,7 +81,7 @@ class DeviceProcess:
     command: str | None = None
     container: str | None = None
     """The container that it runs in, "docker trainer"; None: in none, or that can't be seen."""
-    started: float | None = None
+    started: UnixTime | None = None
     """Unix seconds."""
     host_memory: int | None = None
     cpu: float | None = None
@@ -117,7 +119,7 @@ class Sample:
     lost: bool = False
     """True: the driver says that nothing can run on this device (it is lost, gone, must be reset,
     or is not permitted). False beside a problem: the driver may only be slow to answer."""
-    taken: float | None = None
+    taken: UnixTime | None = None
     """When this was read, Unix seconds. Older than the snapshot if the driver does not answer."""
     memory_reserved: int | None = None
     """Bytes that the driver keeps for itself. `memory_used` does not contain them, if known."""
@@ -196,7 +198,7 @@ class Inventory:
 class Snapshot:
     """One reading of all devices and the machine."""
 
-    taken: float
+    taken: UnixTime
     """When a device was last read, Unix seconds. Gets old while a driver hangs."""
     samples: tuple[Sample, ...]
     host: HostSample = field(default_factory=HostSample)

@@ -19,6 +19,7 @@ import msgspec
 
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
+from gpu_engine.common.records import UnixTime, Whole, within_bounds
 from gpu_engine.devices import leases
 from gpu_engine.devices.leases import Hold
 from gpu_engine.devices.records import Device, Snapshot
@@ -49,11 +50,11 @@ class _Line(msgspec.Struct, rename={"begin": "from", "end": "to"}):
     """That a hold has begun or ended, or that another user's process was seen in a slot."""
 
     hold: str | None = None
-    seen: int | None = None
+    seen: Whole | None = None
     user: str = ""
     devices: list[str] = []
-    begin: float | None = None
-    end: float | None = None
+    begin: UnixTime | None = None
+    end: UnixTime | None = None
 
 
 def hold_began(hold: Hold, devices: Iterable[Device]) -> None:
@@ -114,8 +115,7 @@ def _folder() -> Path:
 def _append(line: dict[str, Any]) -> None:
     """Losing a line is better than failing a hold or a panel for it."""
     with contextlib.suppress(OSError):
-        folder = _folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = paths.private_folder(_folder())
         fd = os.open(folder / f"{_month(time.time())}.jsonl", os.O_WRONLY | os.O_CREAT
                      | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -141,4 +141,6 @@ def _lines(since: float) -> Iterator[_Line]:
                 lines = file.read(_LONGEST).splitlines()
             for line in lines:
                 with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                    yield msgspec.json.decode(line, type=_Line)
+                    record = msgspec.json.decode(line, type=_Line)
+                    if within_bounds(record):
+                        yield record

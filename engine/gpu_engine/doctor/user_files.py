@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked, reason
+from gpu_engine.common.paths import open_to_others
 from gpu_engine.devices import leases
 from gpu_engine.doctor.machine import Finding, note, ok, problem
 from gpu_engine.runs import disk_room
@@ -92,9 +93,9 @@ def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
         return [problem(f"{path}: can't be written: {reason(err)}", f"ls -ld {path}; or {_OWN}")]
     if there and info.st_uid not in (os.getuid(), 0):
         out.append(problem(f"{path} belongs to another user", _OWN))
-    if there and info.st_mode & 0o022:
-        out.append(problem(f"{path} can be written by others, who could change what your runs "
-                           "execute", f"chmod go-w {path}"))
+    inside = [entry for entry in path.iterdir() if entry.is_dir()] if there else []
+    out += [problem(f"{at} can be written by others, who could change what your runs execute",
+                    f"chmod go-w {at}") for at in (path, *inside) if there and open_to_others(at)]
     said = f"{path}" + (f", {units.size(free)} free" if free is not None else "")
     if free is not None and free < least:
         out.append(problem(f"{said}: no run starts with less than {units.size(least)}",

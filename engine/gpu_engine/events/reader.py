@@ -36,7 +36,9 @@ _Kind = TypeVar("_Kind", bound=Event)
 
 # --- a line -----------------------------------------------------------------------------------
 
-_Time: Any = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
+_Time: Any = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_TIMES = frozenset({"t", "since", "began"})
+"""Fields that are Unix seconds, of any kind of event."""
 _Whole: Any = Annotated[int, msgspec.Meta(ge=0, lt=1 << 60)]
 _RECORDS = {"Mapping[int, Other] | None": Other, "Mapping[int, Collective] | None": Collective}
 """Annotations of records by their numbers."""
@@ -131,7 +133,9 @@ def _struct_of(cls: type, tag: str | None = None) -> type[msgspec.Struct]:
         if kind in _RECORDS:
             of = dict[_Whole, _struct_of(_RECORDS[kind])] | None
         elif kind in _TYPES:
-            of = _Time if field.name == "t" else _TYPES[kind]
+            of = _TYPES[kind]
+            if field.name in _TIMES:
+                of = _Time | None if kind.endswith("None") else _Time
         else:
             raise TypeError(f"{cls.__name__}.{field.name}: no check for fields of type {kind}")
         if field.default is not MISSING:

@@ -7,9 +7,7 @@ and closed to others. No message of an error here has an address, a token or a c
 
 from __future__ import annotations
 
-import os
 import secrets
-import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,8 @@ from msgspec import Meta
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
-from gpu_engine.common.files import open_file, reason, write_atomic
+from gpu_engine.common.files import reason, write_atomic
+from gpu_engine.common.paths import private_folder, read_own
 from gpu_engine.notify import exists, path
 from gpu_engine.notify.messages import EVENTS, USUAL, Told
 
@@ -60,16 +59,11 @@ def read() -> list[To]:
     """The entries, in the file's order; none where there is no file. Raises UserError, also where
     other users could read the file."""
     try:
-        with open_file(path()) as file:
-            _require_private(os.fstat(file.fileno()))
-            text = file.read(_LONGEST_FILE + 1)
+        text = read_own(path(), _LONGEST_FILE, secret=True)
     except FileNotFoundError:
         return []
     except OSError as err:
         raise UserError(f"{path()}: can't be read: {reason(err)}") from None
-    if len(text) > _LONGEST_FILE:
-        raise UserError(f"{path()}: more than {_LONGEST_FILE:,} bytes: too large for a list of "
-                        "notifications")
     try:
         data = tomllib.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -100,19 +94,9 @@ def begin() -> Path:
     if exists():
         raise UserError(f"{where} exists; it is left as it is")
     with telling(f"{where}: can't be written"):
-        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(where.parent)
         write_atomic(where, text)
     return where
-
-
-def _require_private(seen: os.stat_result) -> None:
-    if seen.st_uid != os.geteuid():
-        raise UserError(f"{path()} belongs to another user, who could have messages sent anywhere; "
-                        "make a file of your own")
-    if seen.st_mode & 0o077:
-        mode = stat.S_IMODE(seen.st_mode)
-        raise UserError(f"{path()}: other users can reach it (mode {mode:04o}), and it holds "
-                        f"secrets: chmod 600 {path()}")
 
 
 def _entries(data: dict[str, Any]) -> list[To]:

@@ -124,7 +124,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
-        folder.private_folder(queue)
+        folder.require_folder(queue)
         entry = _entry(spec, when, prepared, queue, member.sweep if member is not None else None)
     if again is None:
         run, lock = create_run(spec.name, to_toml(spec), made)

@@ -15,11 +15,11 @@ from pathlib import Path
 from gpu_engine.common import files, procs
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import open_inside, write_inside, write_json_inside
-from gpu_engine.common.paths import parts_folder, runs_folder
+from gpu_engine.common.paths import parts_folder, private_folder, runs_folder
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import attempts, trust, waiting
 from gpu_engine.runs import job as slurm_job
-from gpu_engine.runs.folder import Run, private_folder
+from gpu_engine.runs.folder import Run, require_folder
 from gpu_engine.runs.state import FINAL, AttemptRecord, State
 
 _ENDING = 10.0
@@ -45,7 +45,7 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
     cwd = working_folder()
     folder = path.parent if path else runs_folder() if plan.part_of is None else parts_folder()
     if path is None or folder == runs_folder():
-        private_folder(folder)
+        require_folder(folder)
     if path is None:
         _sweep(folder)
     for size in (2, 2, 2, 3, 4, 8):
@@ -54,7 +54,7 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
                                 for one in (runs_folder(), parts_folder())):
             continue
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             fd = _make(run.path, name, spec_toml, replace(plan, id=run.id, cwd=cwd), attempt,
                        settled)
             trust.note_started(run.path)

@@ -45,7 +45,7 @@ from gpu_engine.common.files import (
     why_not_inside,
     write_json_inside,
 )
-from gpu_engine.common.paths import parts_folder, runs_folder
+from gpu_engine.common.paths import parts_folder, private_folder, runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job as slurm_job
@@ -63,7 +63,7 @@ from gpu_engine.runs.state import (
 )
 
 __all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess", "Run", "Rung",
-           "State", "StateName", "all_runs", "each_run", "find", "private_folder"]
+           "State", "StateName", "all_runs", "each_run", "find", "require_folder"]
 
 _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""
@@ -319,12 +319,11 @@ def _plan(path: Path, _written: tuple[int, int, int]) -> LaunchPlan | None:
     return LaunchPlan.from_dict(json_inside(path, "plan.json"))
 
 
-def private_folder(path: Path) -> Path:
-    """Make sure that the folder `path` exists; a new one gets mode 0700. Returns it. Raises
-    UserError if it can't be created or belongs to another user."""
+def require_folder(path: Path) -> Path:
+    """`private_folder`, for runs. Raises UserError if it can't be created or belongs to another
+    user."""
     try:
-        for folder in (path.parent, path):  # `mode` is not for parents that mkdir makes
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(path)
         if path.stat().st_uid != os.getuid():
             raise UserError(f"{path} belongs to another user; set GPU_PANEL_HOME to a folder "
                             "of your own")

@@ -18,7 +18,7 @@ from pathlib import Path
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_json, reason, user_name, write_json
-from gpu_engine.common.paths import home, runs_folder
+from gpu_engine.common.paths import home, private_folder, runs_folder
 
 
 def why_not_ours(run: Path) -> str | None:
@@ -67,7 +67,7 @@ def note_started(run: Path) -> None:
     if run.parent != runs_folder():
         return
     entry = _entry(run)
-    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(entry.parent)
     write_json(entry, _made(run), settled=False)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from gpu_engine.common import units
 from gpu_engine.common.files import json_inside, write_json_inside
 from gpu_engine.common.files import locked as locked_by_another
+from gpu_engine.common.paths import private_folder
 from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import State
 from gpu_engine.runs.sweep import ID
@@ -121,7 +122,7 @@ def enter(run: Path) -> None:
     what of the two reaches the disk first is then the one without which the run is never found.
     Raises OSError."""
     line = line_folder(folder_beside(run))
-    line.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(line)
     (line / run.name).touch(0o600)
 
 
@@ -207,7 +208,7 @@ def next_number(folder: Path) -> int:
 def locked(folder: Path) -> Iterator[int]:
     """Keeps others from changing what the waiting runs share; yields the counter's descriptor.
     Raises OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     fd = os.open(folder / "next", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

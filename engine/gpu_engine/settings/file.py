@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
-from gpu_engine.common.files import open_file, reason, write_atomic
+from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.common.values import Kind, convert, in_toml, kind_of
 from gpu_engine.settings.schema import SECTIONS, OwnCommand, Setting, Settings, every
 
@@ -38,16 +38,15 @@ def read() -> Settings:
     """The settings in force; the defaults where there is no file. Raises SettingsError."""
     where = path()
     try:
-        with open_file(where) as file:
-            text = file.read(_LONGEST + 1).decode("utf-8-sig")
+        text = paths.read_own(where, _LONGEST).decode("utf-8-sig")
     except FileNotFoundError:
         return Settings()
+    except UserError as err:
+        raise SettingsError(str(err), str(where), None, err.problems[0].remedy) from None
     except OSError as err:
         raise SettingsError(f"{where}: can't be read: {reason(err)}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{where}: not UTF-8") from None
-    if len(text) > _LONGEST:
-        raise SettingsError(f"{where}: more than {_LONGEST:,} characters: these are no settings")
     return parse(text, where)
 
 
@@ -158,6 +157,6 @@ def begin() -> Path:
     if os.path.lexists(where):
         raise UserError(f"{where} is there already; gpu-engine settings shows what is in force")
     with telling(f"{where}: can't be written"):
-        where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.private_folder(where.parent)
         write_atomic(where, beginning())
     return where

@@ -27,7 +27,9 @@ def preset() -> dict[str, Any]:
         node = tables[key.section]["properties"][key.name]
         node |= {name: value for name, value in about.items() if value is not None}
         if kind.bounds.time:
-            node["anyOf"].append(_TIME)
+            types = node.setdefault("anyOf", [{"type": "number"}])  # a key that may be None has it
+            types.append(_TIME)
+            node.pop("type", None)
     top = tables.pop("")
     top["properties"] |= tables | {"description": {
         "type": "string", "maxLength": LONGEST_DESCRIPTION, "description": "What it is for."}}

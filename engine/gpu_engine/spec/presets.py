@@ -151,7 +151,7 @@ def save(name: str, spec: RunSpec, description: str | None = None) -> Path:
     said = {"description": description} if description else {}
     _merge(document, said | to_dict(spec), said | to_dict(spec, defaults=False))
     with telling(f"{path}: can't be written"):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.private_folder(path.parent)
         write_atomic(path, tomlkit.dumps(document))
     return path
 
@@ -173,7 +173,8 @@ def _merge(document: Any, whole: dict[str, Any], needed: dict[str, Any]) -> None
 
 def _read(name: str, path: Path, is_shipped: bool) -> Preset:
     """Read a preset's file. Raises as `load` does."""
-    data = read_toml(path)
+    data = read_toml(path, own=not is_shipped and "/" not in name
+                     and not name.endswith(".toml"))
     description = data.pop("description", "")
     wrong = description_problem(description) if isinstance(description, str) else "expected a text"
     if wrong is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
+from gpu_engine.common.paths import read_own
 from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, show
 from gpu_engine.spec.host_names import BadName, HostDevices, glued, parse_all
 from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
@@ -67,13 +68,13 @@ def load(path: Path) -> RunSpec:
     return from_dict(read_toml(path))
 
 
-def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
-    """Read a TOML file as a dict; `run`: the run folder that it is in. Raises UserError that names
-    the file, and the place in it."""
+def read_toml(path: Path, run: Path | None = None, *, own: bool = False) -> dict[str, Any]:
+    """Read a TOML file as a dict; `run`: the run folder that it is in; `own`: it is the person's
+    own configuration, see `read_own`. Raises UserError that names the file, and the place in it."""
     import tomllib
 
     try:
-        text = _content(path, run).decode("utf-8-sig")
+        text = _content(path, run, own).decode("utf-8-sig")
         if _DEEP.search(_TEXTS.sub("x", text)):
             raise ValueError("a key has more than 50 parts")
         return tomllib.loads(text)
@@ -89,7 +90,9 @@ def read_toml(path: Path, run: Path | None = None) -> dict[str, Any]:
         raise UserError(f"{path}: nested too deeply") from None
 
 
-def _content(path: Path, run: Path | None) -> bytes:
+def _content(path: Path, run: Path | None, own: bool) -> bytes:
+    if own:
+        return read_own(path, _MOST)
     if run is not None:
         return read_inside(run, path.relative_to(run).as_posix(), _MOST)
     with open_file(path) as file:  # a FIFO there would be waited for

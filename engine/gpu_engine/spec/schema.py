@@ -198,9 +198,12 @@ class ProcessSpec:
     best three of them at 1/3, and the best one goes on."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
+    grace_most: Annotated[float, Bounds(ge=0, time=True)] = 600.0
+    """How long a command of your own that still writes, as in saving, may go on beyond run.grace:
+    90s, 10m. A task's checkpoint may be finished as long as it grows."""
     stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"
     """What a stop sends to a command of your own; SIGINT is what Ctrl-C sends. What still runs
-    after run.grace gets SIGTERM, and five seconds later SIGKILL."""
+    after run.grace, and writes nothing, gets SIGTERM, and five seconds later SIGKILL."""
     sync: Literal["none", "send"] = "none"
     """How the code comes to other hosts. none: it is there, as on a shared file system; send: what
     git tracks or does not ignore is sent. Data is never sent."""

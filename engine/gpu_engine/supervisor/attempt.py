@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ class Attempt:
     """Set once the ranks were told to stop."""
     late: bool = False
     """Whether ranks were allowed to finish a save after the deadline."""
+    save_until: float = math.inf
+    """When that is over for a script, monotonic seconds."""
     leaving: bool = False
     """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False

@@ -89,7 +89,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
             except OSError:
                 pass  # the cores are offline since the run was planned: use any
 
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, exist_ok=True)
     fd = open_inside(*inside(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         popen = subprocess.Popen(

@@ -83,7 +83,7 @@ def _keep(fd: int, size: int, limit: int, path: Path) -> None:
 def note(path: Path, text: str) -> None:
     """Append a line of our own, or nothing if the disk is full."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(fd, "a") as file:
             file.write(text + "\n")

@@ -374,6 +374,7 @@ class Supervisor:
         attempt.stopping = Stopping(self.plan.stop_signal)
         # A save that was allowed to take longer before had another reason.
         attempt.late = attempt.leaving = False
+        attempt.save_until = math.inf
         self._limit(attempt, self.plan.spec.run.grace)
         self._set_state("stopping", reason=None)
         self._read(attempt)
@@ -381,7 +382,8 @@ class Supervisor:
 
     def _let_save(self, attempt: Attempt) -> bool:
         """Give ranks more time if they are writing a checkpoint, or have completed and only end
-        slowly. Returns whether they get it."""
+        slowly. Returns whether they get it. A script may write whatever it likes for ever, so it
+        gets `run.grace_most` for all of it."""
         self._read(attempt)
         if attempt.stopping is None and self.is_task and attempt.only_leaving:
             attempt.deadline = None
@@ -394,18 +396,25 @@ class Supervisor:
             attempt.leaving = True  # saved; ending takes another moment
             attempt.deadline = time.monotonic() + _WAKE_GRACE
             return True
+        run, now = self.plan.spec.run, time.monotonic()
+        if not self.is_task and not attempt.late:
+            attempt.save_until = now + run.grace_most
+        if now >= attempt.save_until:
+            return False
         attempt.leaving = False
-        attempt.deadline = time.monotonic() + 1.0
+        attempt.deadline = min(now + 1.0, attempt.save_until)
         if not attempt.late:
             attempt.late = True
-            who = f"rank {savers[0].rank} is" if savers else "its ranks are"
-            log.info("%s still writing a checkpoint and may finish it", who)
-            beyond = f"beyond run.grace = {self.plan.spec.run.grace:g} s"
+            what = f"rank {savers[0].rank} is still writing a checkpoint" if savers \
+                else "its ranks still write to disk, as in saving,"
+            log.info("%s and may finish it", what)
+            beyond = f"beyond run.grace = {run.grace:g} s"
             if attempt.stopping is None:
                 beyond = f"though {attempt.ended_ranks} ended"
-            self._set_state(self.state.state, reason=f"{who} still writing a checkpoint and may "
-                            f"finish it {beyond}, as long as it grows; gpu-engine stop --now "
-                            f"{self.plan.whole} ends it")
+            end = "as long as it grows" if self.is_task \
+                else f"for {units.clock(run.grace_most)} at most (run.grace_most)"
+            self._set_state(self.state.state, reason=f"{what} and may finish it {beyond}, {end}; "
+                            f"gpu-engine stop --now {self.plan.whole} ends it")
         return True
 
     @staticmethod

@@ -171,7 +171,7 @@ def open_record(job: Job) -> Recorder:
             sys.stderr.write(f"can't keep to cores {job.cores}: {err}\n")
     who = job.who
     path = events_path(job.run, who.rank)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     rec = Recorder(path, echo=who.rank == 0)
     record_writer.current = rec
     pid = os.getpid()
@@ -215,7 +215,7 @@ def importing_torch() -> Iterator[None]:
 def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
     """Send this rank's output to its own log file, instead of through torchrun's agent."""
     path = log_path(run, int(env.get("RANK", 0)))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     sys.stdout.flush()
     sys.stderr.flush()

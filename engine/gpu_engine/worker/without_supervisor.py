@@ -100,8 +100,8 @@ class RankWithoutSupervisor:
             raise UserError(answer["problem"])
         path = Path(answer["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
-            path = self._named or runs.private_folder(paths.runs_folder()) / path.name
-            (path / "ranks").mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = self._named or runs.require_folder(paths.runs_folder()) / path.name
+            paths.private_folder(path / "ranks")
             write_json_inside(path, "plan.json", self._plan.to_dict())
         return path, answer["attempt"]
 

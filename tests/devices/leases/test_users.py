@@ -200,9 +200,13 @@ def test_nonsense_is_passed_over(bob, box, tmp_path, changes):
 
 @pytest.mark.parametrize("changes", [
     {"pid": -1}, {"pid": 1.5}, {"pid": True}, {"pid": 10 ** 400}, {"pid": 1 << 40},
-    {"run": ["x"]}, {"run": None}, {"host": 7}, {"shared": "yes"}])
+    {"run": ["x"]}, {"run": None}, {"host": 7}, {"shared": "yes"},
+    *({"why": "x", "until": until} for until in (
+        1e300, -1e18, 10 ** 400, True, "soon", 1e12, float("nan"), float("inf")))])
 def test_what_is_no_fact_is_unknown(bob, box, tmp_path, changes):
     forge(bob, **changes)
     (holder,) = leases.holders(tmp_path / "leases").values()
+    assert holder.until is None
+    assert str(holder).isprintable()
     assert holder.user == f"uid {bob.uid}"
     assert holder.pid in (None, bob.pid)

@@ -194,7 +194,8 @@ def test_connections_to_a_host_are_shared_by_sockets_of_the_user_alone(tmp_path,
             theirs.setattr(ssh.os, "getuid", lambda: other)
             assert socket("a") is None, "its folder is another user's"
         folder.chmod(0o770)
-        assert socket("a") is None
+        assert socket("a") is not None
+        assert folder.stat().st_mode & 0o777 == 0o700, "it was closed again"
         folder.rmdir()
         folder.symlink_to(tmp_path)
         assert socket("a") is None

@@ -37,6 +37,7 @@ def make_hosts(home: Path, *names: str, script: str = 'exec "$@"') -> None:
                script, "login"]
         lines += [f"[hosts.{name}]", f"via = {json.dumps(via)}",
                   f"python = {json.dumps(sys.executable)}"]
+    (home / "hosts.toml").touch(0o600)  # under umask 002, others could write to it
     (home / "hosts.toml").write_text("\n".join(lines) + "\n")
 
 

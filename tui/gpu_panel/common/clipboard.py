@@ -22,7 +22,7 @@ def copy(app: App[Any], text: str) -> None:
         return
     path = paths.home() / "copied.txt"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.private_folder(path.parent)
         write_atomic(path, text + "\n")
     except OSError as err:
         app.notify(f"Sent to the terminal's clipboard; {path} can't be written: {err.strerror}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
@@ -31,8 +32,9 @@ def record(error: BaseException) -> Path | None:
     path = log_path()
     text = "".join(traceback.format_exception(error))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        paths.private_folder(path.parent)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n{text}")
     except OSError:
         return None

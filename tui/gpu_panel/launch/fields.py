@@ -67,6 +67,7 @@ _LABELS = {
     "train.on_nonfinite": "at a loss of NaN", "train.hang_timeout": "longest hang (s)",
     "run.limit": "time limit", "run.limit_from": "limit begins at",
     "run.metrics": "printed values", "run.best": "best run by", "run.grace": "time to stop (s)",
+    "run.grace_most": "time to save, then",
     "run.sync": "code on hosts", "run.host_wait": "wait for hosts (s)",
     "run.log_mb": "log size (MiB)", "run.env": "environment", "run.grad_norm": "gradient norm",
     "run.oom_snapshot": "memory snapshot"}

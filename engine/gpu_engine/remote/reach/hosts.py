@@ -89,7 +89,7 @@ def read() -> dict[str, Host]:
     naming file, key and value."""
     from gpu_engine.spec.read import read_toml  # after the panel's first frame
 
-    data = read_toml(path()).get("hosts", {}) if os.path.lexists(path()) else {}
+    data = read_toml(path(), own=True).get("hosts", {}) if os.path.lexists(path()) else {}
     if not isinstance(data, dict):
         raise UserError(f"{path()}: hosts = {_short(data)}: expected a table a host, as in "
                         "[hosts.gpu1]")
@@ -157,7 +157,7 @@ def _change(name: str, entry: dict[str, Any] | None) -> Path:
             del hosts[name][key]
         hosts[name].update(entry)
     with telling(f"{path()}: can't be written"):
-        path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.private_folder(path().parent)
         write_atomic(path(), tomlkit.dumps(document))
     return path()
 

@@ -22,10 +22,12 @@ import msgspec
 from msgspec import Struct
 
 from gpu_engine.common.clean import clean, clean_lines
+from gpu_engine.common.records import UnixTime, Whole, within_bounds
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.interpreters.inspection import Build
 from gpu_engine.runs.state import State
+from gpu_engine.spec.schema import Port
 
 VERSION = 5
 """Raised where an older program there or here would misunderstand."""
@@ -228,7 +230,7 @@ class Welcome(Message, tag="welcome"):
     address."""
     place: str
     """Names the disk and folder that runs are kept in: two hosts that share it are one."""
-    clock: float
+    clock: UnixTime
     """Unix seconds when this was sent."""
     addresses: tuple[str, ...] = ()
     """Its own numeric addresses that are not loopback, the one that we came in by first."""
@@ -239,7 +241,7 @@ class Welcome(Message, tag="welcome"):
     has torch."""
     lacking: str | None = None
     """Why there is no such interpreter, and what would bring one."""
-    disk_free: int | None = None
+    disk_free: Whole | None = None
     package: str = ""
     """The folder of `gpu_engine` there; "": it did not say."""
     inventory: Inventory = Inventory((), "")
@@ -254,7 +256,7 @@ class Looked(Message, tag="looked"):
     snapshot: Snapshot
     freedom: Mapping[str, Availability] = {}
     """By device id."""
-    waiting: int = 0
+    waiting: Whole = 0
     """How many runs wait there for devices of this kind."""
 
 
@@ -276,7 +278,7 @@ class Checked(Message, tag="checked"):
 
 
 class Listening(Message, tag="listening"):
-    port: int
+    port: Port
 
 
 class Reached(Message, tag="reached"):
@@ -289,14 +291,14 @@ class Started(Message, tag="started"):
 
     run: str
     path: str
-    attempt: int = 1
+    attempt: Whole = 1
 
 
 class Piece(Message, tag="piece"):
     """Bytes of a file: those from `offset` on. `start`: the file has begun anew."""
 
     name: str
-    offset: int
+    offset: Whole
     data: bytes
     start: bool = False
 
@@ -361,7 +363,10 @@ def _unpack(line: bytes, kinds: Any, text: Callable[[str], str] = str) -> Any:
         # By way of json, as msgspec's own reader refuses names of files that are not UTF-8.
         data = json.loads(line, parse_constant=lambda _: None)
         message = msgspec.to_builtins(msgspec.convert(data, kinds), builtin_types=(bytes,))
-        return msgspec.convert(_bounded(message, text), kinds)
+        message = msgspec.convert(_bounded(message, text), kinds)
+        if not within_bounds(message):
+            raise ValueError("a number is out of bounds")
+        return message
     except (ValueError, RecursionError) as err:  # msgspec's and json's errors are ValueErrors
         raise BadMessage(clean(str(err), 200)) from None
 
@@ -374,9 +379,8 @@ def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
         if not isinstance(value, dict):
             return [_bounded(v, text, depth + 1) for v in value]
         return {_bounded(k, text, depth): _bounded(v, text, depth + 1) for k, v in value.items()}
-    if value is None or isinstance(value, bytes) \
-            or (isinstance(value, int) and abs(value) < 1 << 63) \
-            or (isinstance(value, float) and abs(value) <= 1e300):
+    if value is None or isinstance(value, bytes | float) \
+            or (isinstance(value, int) and abs(value) < 1 << 63):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
 

@@ -123,7 +123,7 @@ def _socket(destination: str) -> Path | None:
     if len(os.fsencode(folder)) > _LONGEST_SOCKET:
         return None
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        paths.private_folder(folder)
         info = folder.lstat()
     except OSError:
         return None

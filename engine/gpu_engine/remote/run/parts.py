@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common.files import json_inside, write_json_inside
-from gpu_engine.common.records import read_record
+from gpu_engine.common.records import Seconds, UnixTime, read_record
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import BadName, Host, check_name
 from gpu_engine.runs import leftovers, trust
@@ -56,15 +56,15 @@ class Part:
     """The run's id there; None: not known to have begun."""
     path: str | None = None
     """Its folder there."""
-    skew: float = 0.0
+    skew: Seconds = 0.0
     """Seconds that the clock there is ahead of this one."""
     state: str | None = None
     """How the run there is, as it was told last."""
-    heard: float | None = None
+    heard: UnixTime | None = None
     """Unix seconds when the host last answered."""
     problem: str | None = None
     """Why it can't be reached now; None: it can."""
-    since: float | None = None
+    since: UnixTime | None = None
     """Since when, unix seconds."""
     to_stop: bool = False
     """Whether the run here was stopped while it could not be reached: another `stop` asks it."""
