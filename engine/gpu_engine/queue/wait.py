@@ -30,7 +30,7 @@ from typing import Any
 from gpu_engine.code import submitted
 from gpu_engine.code.submitted import Kept
 from gpu_engine.common import files, paths, procs
-from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
+from gpu_engine.common.errors import HostProblem, SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.records import find_record, read_record
 from gpu_engine.devices import availability, leases, probe
@@ -245,8 +245,8 @@ class Waiter:
             if waiting.place(name, entry) >= waiting.place(self.run.id, own):
                 break
             run = Run(self.run.path.parent / name)
-            if (entry.host, entry.cpu, not entry.hosts) \
-                    == (socket.gethostname(), own.cpu, not own.hosts) \
+            if (entry.host, bool(entry.cpu), not entry.hosts) \
+                    == (socket.gethostname(), bool(own.cpu), not own.hosts) \
                     and name not in (*starting, self.run.id) \
                     and serve.early(entry, run.path.parent) is None and (
                         run.supervised() or (entry.sweep is not None and files.locked(
@@ -297,7 +297,7 @@ class Waiter:
     @contextlib.contextmanager
     def _starting(self, where: str) -> Iterator[None]:
         """Its turn has come, and it is planned for `where`: a UserError there is Over, or NotYet if
-        waiting helps."""
+        waiting helps; a HostProblem is for who can ask another machine."""
         log.info("its turn has come: it starts on %s", where)
         self._say(f"starts on {where}", at_once=True)
         try:
@@ -306,6 +306,8 @@ class Waiter:
             raise NotYet(f"for room on the disk: {err}") from None
         try:
             yield
+        except HostProblem:
+            raise
         except UserError as err:
             if isinstance(err, SpecError) and all(p.key.startswith(_PASSING) for p in err.problems):
                 raise NotYet(f"as it could not start: {err}") from None

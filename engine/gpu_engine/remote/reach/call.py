@@ -55,6 +55,10 @@ class Unreachable(HostError):
     title = "A host can't be reached"
 
 
+class Cut(Unreachable):
+    """The connection ended after the request was sent: nobody here knows whether it was done."""
+
+
 class Refused(HostError):
     """The host has answered that it can't be done."""
 
@@ -171,7 +175,7 @@ class Call:
             self._shell.write(data + content, time.monotonic() + ASK + len(content) / _SLOWEST)
         except TimeoutError:
             self.__exit__()
-            raise Unreachable(host.name, f"it took nothing for {ASK:.0f} s") from None
+            raise Cut(host.name, f"it took nothing for {ASK:.0f} s") from None
         except BaseException:
             self.__exit__()
             raise
@@ -207,7 +211,7 @@ class Call:
 
     def next(self, seconds: float | None = ASK) -> protocol.Answer:
         """The next answer, within `seconds`; None: however long it takes, as ssh ends by itself
-        where a connection was cut. Raises Unreachable where none comes, Refused for `Failed`."""
+        where a connection was cut. Raises Cut where none comes, Refused for `Failed`."""
         end = time.monotonic() + seconds if seconds else math.inf
         try:
             while True:
@@ -231,14 +235,13 @@ class Call:
                 got = self._shell.read(end)
                 if not got:
                     printed = b"\n".join((*self._odd, self._rest))
-                    raise Unreachable(self.host.name, self._shell.why(printed, greeted=True))
+                    raise Cut(self.host.name, self._shell.why(printed, greeted=True))
                 self._rest += got
         except protocol.BadMessage as err:
-            raise Unreachable(self.host.name, f"what came from there is none of an agent's: {err}"
-                              ) from None
+            raise Cut(self.host.name, f"what came from there is none of an agent's: {err}"
+                      ) from None
         except TimeoutError:
-            raise Unreachable(self.host.name, f"no answer within {seconds or 0:.0f} s"
-                              ) from None
+            raise Cut(self.host.name, f"no answer within {seconds or 0:.0f} s") from None
 
     def expect(self, kind: type[A], seconds: float = ASK) -> A:
         """`next`, which is to be of `kind`."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeVar
 
-from gpu_engine.common.errors import Problem, SpecError, TooFew
+from gpu_engine.common.errors import HostProblem, Problem, SpecError, TooFew
 from gpu_engine.devices import availability
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.check import counted
@@ -21,12 +22,15 @@ from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.remote.run.survey import unfit
+from gpu_engine.runs.waiting import Wants
 from gpu_engine.spec.schema import RunSpec
 
 INTERVAL = 0.3
 """Seconds between two looks."""
 PATIENCE = 12.0
 """Seconds after which a machine that has not answered is passed over."""
+T = TypeVar("T")
+_UNKNOWN = "no machine has answered yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
         if machine.state != "seen" or inventory is None:
             passed.append(f"{name} is away: {machine.reason}" if machine.state == "away"
                           else f"{name} has not answered yet")
+        elif machine.snapshot is None:
+            passed.append(f"{name} answers, and has not said how its devices are yet")
         elif inventory.is_cpu != cpu:
             lacking.append(f"{name} has {'GPUs and offers no CPU slots' if cpu else 'no GPU'}")
         elif why := refused.get(name) or (
@@ -104,6 +110,20 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
         raise TooFew("; ".join([what, *lacking, *passed]), "devices.pick", count, "--queue")
     _, name, devices = max(offers, key=lambda offer: offer[0])
     return Choice(name, tuple(devices), len(seen), tuple(passed))
+
+
+def take(seen: Sequence[HostSeen], spec: RunSpec, plan: Callable[[Choice], T],
+         refused: dict[str, str], *, cpu: bool, behind: bool = False) -> tuple[Choice, T]:
+    """`choose`, and what `plan` makes of it: of the next machine, as long as it raises HostProblem,
+    which `refused` then holds. Raises as `choose` and `plan`."""
+    while True:
+        choice = choose(seen, spec, cpu=cpu, behind=behind, refused=refused)
+        try:
+            return choice, plan(choice)
+        except HostProblem as err:
+            refused[choice.host] = err.of(choice.host)
+            if len(seen) == 1 and not behind:
+                raise  # with all that it says
 
 
 def with_most_free(seen: Sequence[HostSeen]) -> HostSeen | None:
@@ -141,21 +161,26 @@ def asked_of(spec: RunSpec) -> tuple[RunSpec, list[Host]]:
     return spec, hosts.meant_by(spec.devices.hosts or ())
 
 
-def resolve(spec: RunSpec, *, only_plan: bool = False) -> tuple[RunSpec, str]:
-    """`spec` on the devices that are chosen now, and why these. `only_plan`: where too few are free
-    it is the first machine that has so many. Raises SpecError, UserError, TooFew."""
+def resolve(spec: RunSpec, plan: Callable[[RunSpec], T], *, only_plan: bool = False
+            ) -> tuple[T, str, Wants]:
+    """`plan` of `spec` on the devices that are chosen now, on a machine that can start it; why
+    these; and what they were chosen by. `only_plan`: where too few are free it is the first machine
+    that has so many. Raises SpecError, UserError, TooFew, which says of each machine why not."""
     spec, asked = asked_of(spec)
     d, seen = spec.devices, look(asked)
     assert d.pick is not None
+    cpu = on_cpu(seen)
+    wants = Wants(count=d.pick, free=None if d.free_gib is None else int(d.free_gib * (1 << 30)),
+                  share=d.share, cpu=cpu, hosts=tuple(d.hosts or ()))
     try:
-        choice = choose(seen, spec, cpu=on_cpu(seen))
-        return on_chosen(spec, choice), choice.sentence
+        choice, planned = take(seen, spec, lambda c: plan(on_chosen(spec, c)), {}, cpu=cpu)
+        return planned, choice.sentence, wants
     except TooFew as err:
         name, inventory = largest(seen)
         if not only_plan or inventory is None or len(inventory.devices) < d.pick:
             raise
         choice = Choice(name, inventory.devices[:d.pick], len(seen))
-        return on_chosen(spec, choice), f"it can't start now: {err}"
+        return plan(on_chosen(spec, choice)), f"it can't start now: {err}", wants
 
 
 def largest(seen: Sequence[HostSeen]) -> tuple[str, Inventory | None]:
@@ -165,6 +190,24 @@ def largest(seen: Sequence[HostSeen]) -> tuple[str, Inventory | None]:
     there = [(m.host.name, m.inventory) for m in seen
              if m.inventory is not None and m.inventory.is_cpu == cpu]
     return max(there, key=lambda pair: len(pair[1].devices), default=("", None))
+
+
+def expected(seen: Sequence[HostSeen], count: int) -> Inventory:
+    """The devices by which a run is checked that waits for `count` of one of these machines: those
+    of the largest that answers. As one that does not answer now may have enough, so many are
+    supposed; where nobody answers (`unknown`), they are GPUs."""
+    found = largest(seen)[1] or Inventory((), "nvml", problem=_UNKNOWN)
+    kind = found.devices[0] if found.devices else Device("0", "gpu", "GPU")
+    more = range(len(found.devices), count) if any(m.snapshot is None or m.state != "seen"
+                                                   for m in seen) else ()
+    return replace(found, devices=(*found.devices, *(
+        replace(kind, id=f"cpu:{n}" if kind.is_cpu else str(n), index=n, uuid=None)
+        for n in more)))
+
+
+def unknown(inventory: Inventory) -> bool:
+    """Whether `expected` supposes even the kind of these devices."""
+    return inventory.problem == _UNKNOWN
 
 
 def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:

@@ -107,7 +107,7 @@ class Span:
                 break
         if outcome == "stopped":
             left = [n for n, end in self.over.items()
-                    if end.lost is not None and self.parts[n].run is not None]
+                    if end.lost is not None and (self.parts[n].run or self.parts[n].asked)]
             for name in left:
                 self._note(replace(self.parts[name], to_stop=True))
             reason = queries.to_stop_text(self.run, left) if left else reason
