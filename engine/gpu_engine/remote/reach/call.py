@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import select
+import signal
 import subprocess
 import time
 from collections import deque
@@ -139,11 +140,21 @@ class Shell:
         """End it, from any thread. Takes some seconds at most."""
         self.over = True
         self.end_input()
-        for act in (lambda: None, self.process.terminate, self.process.kill):
-            act()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._end(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(2)
                 return
+
+    def _end(self, number: signal.Signals) -> None:
+        """What `via` started may go on without it. Of ssh that may be a connection that others
+        share."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.host.via:
+                os.killpg(self.process.pid, number)
+            else:
+                self.process.send_signal(number)
 
     def __enter__(self) -> Shell:
         return self
@@ -172,6 +183,8 @@ class Call:
             if len(data) > protocol.LONGEST:
                 raise Refused(host.name, f"what it is to be told has {len(data):,} bytes; "
                                          f"{protocol.LONGEST:,} may be")
+            self.asked = time.time()
+            """When the request was sent, Unix seconds."""
             self._shell.write(data + content, time.monotonic() + ASK + len(content) / _SLOWEST)
         except TimeoutError:
             self.__exit__()
@@ -234,7 +247,8 @@ class Call:
                     raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
                 got = self._shell.read(end)
                 if not got:
-                    printed = b"\n".join((*self._odd, self._rest))
+                    half = self._rest.startswith(b"{")  # an answer that was cut
+                    printed = b"\n".join((*self._odd, b"" if half else self._rest))
                     raise Cut(self.host.name, self._shell.why(printed, greeted=True))
                 self._rest += got
         except protocol.BadMessage as err:

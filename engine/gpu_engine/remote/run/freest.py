@@ -57,6 +57,16 @@ class Choice:
         return "; ".join([f"on {self.host}: {named}: {how}", *self.passed])
 
 
+def silence(machine: HostSeen) -> str | None:
+    """Why nothing is known of its devices now: "gpu2 is away: …"; None: they are."""
+    if machine.state == "away":
+        return f"{machine.host.name} is away: {machine.reason}"
+    if machine.state == "asking" or machine.inventory is None:
+        return f"{machine.host.name} has not answered yet"
+    return f"{machine.host.name} answers, and has not said how its devices are yet" \
+        if machine.snapshot is None else None
+
+
 def on_cpu(seen: Sequence[HostSeen]) -> bool:
     """Whether CPU slots are meant: no machine that answers has a GPU. This machine's alone do not
     mean that those that are away have none."""
@@ -69,9 +79,9 @@ def free_on(machine: HostSeen, *, share: bool = False) -> list[str]:
     """The ids of its devices that a run may take now; `share`: also those that others use."""
     if machine.state != "seen" or machine.snapshot is None:
         return []
-    usable = {s.device.id: s.problem is None for s in machine.snapshot.samples}
-    return [i for i, judged in machine.freedom.items() if judged.free
-            or (judged.state == "busy" and i.startswith("cpu:")) or (share and usable.get(i))]
+    if share:
+        return [s.device.id for s in machine.snapshot.samples if s.problem is None]
+    return availability.usable(machine.freedom)
 
 
 def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool = False,
@@ -84,11 +94,8 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
     passed, lacking = list[str](), list[str]()
     for machine in seen:
         name, inventory, welcome = machine.host.name, machine.inventory, machine.welcome
-        if machine.state != "seen" or inventory is None:
-            passed.append(f"{name} is away: {machine.reason}" if machine.state == "away"
-                          else f"{name} has not answered yet")
-        elif machine.snapshot is None:
-            passed.append(f"{name} answers, and has not said how its devices are yet")
+        if inventory is None or silence(machine):
+            passed.append(silence(machine) or "")
         elif inventory.is_cpu != cpu:
             lacking.append(f"{name} has {'GPUs and offers no CPU slots' if cpu else 'no GPU'}")
         elif why := refused.get(name) or (
@@ -139,15 +146,23 @@ def settled(seen: Sequence[HostSeen]) -> bool:
     return all(m.state == "away" or len(m.recent) >= availability.READINGS for m in seen)
 
 
-def look(asked: Sequence[Host]) -> tuple[HostSeen, ...]:
-    """Watch these machines until each has been seen often enough to be judged, or is given up."""
+def look(asked: Sequence[Host], each: Callable[[Sequence[HostSeen]], object] = len
+         ) -> tuple[HostSeen, ...]:
+    """Watch these machines until each has been seen often enough to be judged, or is given up.
+    `each` is told of those that are, as soon as they are."""
     with contextlib.closing(Watcher(INTERVAL)) as watcher:
         for host in asked:
             watcher.watch(host)
-        end = time.monotonic() + PATIENCE
-        while not settled(watcher.seen) and time.monotonic() < end:
+        end, told = time.monotonic() + PATIENCE, set[str]()
+        while True:
+            seen, over = watcher.seen, time.monotonic() >= end
+            new = [m for m in seen if m.host.name not in told and (over or settled([m]))]
+            if new:
+                each(new)
+            told |= {m.host.name for m in new}
+            if len(told) == len(seen):
+                return seen
             time.sleep(0.05)
-        return watcher.seen
 
 
 def asked_of(spec: RunSpec) -> tuple[RunSpec, list[Host]]:

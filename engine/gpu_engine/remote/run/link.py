@@ -35,7 +35,7 @@ class Link(threading.Thread):
     whenever that changes."""
 
     def __init__(self, run: Path, part: Part, log_limit: int, news: threading.Event, *,
-                 others: bool = False) -> None:
+                 others: bool = False, mirror: type[Mirror] = Mirror) -> None:
         """`others`: another host can be told instead. One that is not reached to be told is then
         as one that refuses."""
         super().__init__(name=f"link {part.host}", daemon=True)
@@ -50,13 +50,15 @@ class Link(threading.Thread):
         self.over = False
         """Whether it was refused, or has ended and all its files are here."""
         self._run, self._others = run, others
-        self._mirror = Mirror(run, part, log_limit)
+        self._mirror = mirror(run, part, log_limit)
         self._news = news
         self._following: Call | None = None
         self._given_up = threading.Event()
         self._wake = threading.Event()
         self._asked_to_stop: bool | None = None
         """Whether it was asked to stop, and if so now."""
+        self.told_to_stop = False
+        """Whether the host has answered that it was."""
         self._begun = part.run is not None and not part.resume
 
     def stop(self, *, now: bool) -> None:
@@ -159,6 +161,7 @@ class Link(threading.Thread):
         try:
             ask(host or parts.host_of(self._run, self.part),
                 protocol.Stop(run, self._asked_to_stop), seconds=ANSWERS)
+            self.told_to_stop = True
         except Refused:
             return
         except UserError:

@@ -28,7 +28,7 @@ class Machine:
     welcome: Welcome
     inventory: Inventory
     skew: float = 0.0
-    """Seconds that its clock is ahead of ours."""
+    """Seconds that its clock is at least ahead of ours; negative: behind."""
     opened: float = 0.0
     """Seconds until our program there had begun."""
 

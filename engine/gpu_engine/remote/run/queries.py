@@ -70,9 +70,12 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
             time.sleep(0.05)
         failed = [answer for answer in at_once(ask, left) if isinstance(answer, UserError)]
         state = run.state()
-        if state.state == "stopped":
+        if state.state == "stopped" and state.attempts:
             still = [p.host for p in parts.read(run.path) if p.to_stop]
-            run.write_state(replace(state, reason=to_stop_text(run, still) if still else None))
+            why = to_stop_text(run, still) if still else None
+            *before, last = state.attempts
+            run.write_state(replace(state, reason=why,
+                                    attempts=(*before, replace(last, reason=why))))
     finally:
         os.close(lock)
     if failed:
