@@ -12,7 +12,6 @@ have begun it, as the connection ended while it was told to, is asked until it a
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -54,6 +53,9 @@ class HostWaiter(Waiter):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
+        entry = waiting.read(run.path)
+        self._at_once = entry is not None and entry.at_once
+        self.first = "starts" if self._at_once else waiting.FIRST
         self._watcher: Watcher | None = None
         self._since = 0.0
         """Monotonic seconds since when the machines are watched."""
@@ -72,8 +74,7 @@ class HostWaiter(Waiter):
             self._watcher = None
 
     def _try_later(self, why: str) -> None:
-        entry = waiting.read(self.run.path)
-        if entry is not None and entry.at_once:
+        if self._at_once:
             raise Over("failed", f"it could not start, {why}", Cause(why))
         super()._try_later(why)
 
@@ -83,7 +84,7 @@ class HostWaiter(Waiter):
             return self._begin(begun[0])
         if (entry := self._due()) is None:
             return None
-        if not entry.at_once and any(self._ahead(entry, {})):
+        if not self._at_once and any(self._ahead(entry, {})):
             self._say(f"waits {BEHIND}")
             self._step_back()
             return None
@@ -107,9 +108,9 @@ class HostWaiter(Waiter):
         cpu = freest.on_cpu(seen) if entry.cpu is None else entry.cpu
         try:
             _, part = freest.take(seen, spec, lambda choice: self._plan(entry, choice),
-                                  self._refused, cpu=cpu, behind=not entry.at_once)
+                                  self._refused, cpu=cpu, behind=not self._at_once)
         except (TooFew, HostProblem) as err:
-            if entry.at_once:
+            if self._at_once:
                 raise Over("failed", str(err), Cause(str(err))) from None
             self._say(f"waits for {entry.text}: {str(err).partition('; ')[2]}")
             return None
@@ -149,30 +150,42 @@ class HostWaiter(Waiter):
             news.wait(0.2)
             news.clear()
             if link.part.problem:
-                self._say(f"{part.host} may have begun it, and is asked until it answers: "
-                          f"{link.part.problem}")
+                known = link.part.run is not None and not link.part.resume
+                self._say(f"{part.host} {'has' if known else 'may have'} begun it, and is asked "
+                          f"until it answers: {link.part.problem}")
         link.give_up()
         link.join()
         cause = link.state.cause if link.state is not None else None
         why = link.refused or (cause.message if cause is not None and cause.taken else None)
         begun = link.part.asked or (link.part.run is not None and not link.part.resume)
-        if why or not begun:
+        if (why or not begun) and (part.resume or self._gone(link.part)):
             if part.resume:  # what it has from attempts before stays
                 self.state = replace(self.state, attempt=part.attempt + 1)
                 parts.write(run.path, replace(link.part, resume=True))
             else:
-                with contextlib.suppress(UserError):
-                    ask(parts.host_of(run.path, part), Remove(link.part.run, part.key), Removed)
                 parts.drop(run.path, part)
             if asked_to_end():
                 raise Over("stopped", "stopped before its ranks started")
             self._refused[part.host] = f"could not start it: {why}"
             log.warning("%s could not start it: %s", part.host, why)
-            self._say(f"waits as {part.host} could not start it: {why}", at_once=True)
+            self._say(f"{'looks for another host' if self._at_once else 'waits'} as {part.host} "
+                      f"could not start it: {why}", at_once=True)
+            return None
+        if why and not asked_to_end():
+            self._say(f"{part.host} may have begun it, and is asked until it answers: {why}")
             return None
         parts.write(run.path, link.part)
         waiting.leave(run.path)
         return leases.Leases()
+
+    def _gone(self, part: Part) -> bool:
+        """Have what its host has made of a run that it could not start removed. Returns whether
+        nothing of it can be going on there."""
+        try:
+            ask(parts.host_of(self.run.path, part), Remove(part.run, part.key), Removed)
+        except UserError:
+            return not part.asked
+        return True
 
 
 def main(argv: Sequence[str]) -> int:

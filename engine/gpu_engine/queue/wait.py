@@ -111,6 +111,8 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
+        self.first = waiting.FIRST
+        """What is said before the first look."""
 
     def take_turn(self) -> leases.Leases | None:
         """Wait until it is the run's turn. Returns the leases of its devices, for which its plan
@@ -118,7 +120,7 @@ class Waiter:
         start."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-        self._say(waiting.FIRST, at_once=True)  # and whom a stop is for
+        self._say(self.first, at_once=True)  # and whom a stop is for
         self._said_at = -math.inf
         try:
             while True:

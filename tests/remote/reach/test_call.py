@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec.structs import replace as changed
 
 from gpu_engine.remote.reach import call, protocol, ssh
 from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run.survey import meet
 from gpu_engine.remote.there import main
+from gpu_engine.runs.folder import Run
 from tests.conftest import wait_for
 
 NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'
@@ -62,6 +65,18 @@ def test_what_can_not_be_done_is_told(home):
         ask(HERE, protocol.Start({"name": "x"}, "key", ("/nowhere",)))
     with pytest.raises(Refused, match="no name of code"):
         meet(HERE, (), code="../..")
+
+
+def test_one_key_starts_one_run_however_often_it_is_said_at_once(home):
+    asked = protocol.Start({"task": {"command": ["sleep", "600"]}, "devices": {"ids": ["cpu:0"]}},
+                           "key")
+    with pytest.raises(Refused, match="it has not begun there"):
+        ask(HERE, changed(asked, only_ask=True))
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: ask(HERE, asked, protocol.Started), range(2))
+    assert first == second == ask(HERE, changed(asked, only_ask=True))
+    ask(HERE, protocol.Stop(first.run, now=True))
+    wait_for(lambda: not Run(Path(first.path)).state().live)
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n", b"\n", b'{"kind": "stop"}\n',

@@ -70,12 +70,9 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
             time.sleep(0.05)
         failed = [answer for answer in at_once(ask, left) if isinstance(answer, UserError)]
         state = run.state()
-        if state.state == "stopped" and state.attempts:
+        if state.state == "stopped":
             still = [p.host for p in parts.read(run.path) if p.to_stop]
-            why = to_stop_text(run, still) if still else None
-            *before, last = state.attempts
-            run.write_state(replace(state, reason=why,
-                                    attempts=(*before, replace(last, reason=why))))
+            run.write_state(replace(state, reason=to_stop_text(run, still) if still else None))
     finally:
         os.close(lock)
     if failed:

@@ -89,8 +89,6 @@ class Span:
         while True:
             outcome, reason, cause = self._attempt()
             *before, last = self.state.attempts
-            if outcome == "stopped":
-                reason = self._not_stopped() or reason
             last = replace(last, ended=time.time(), outcome=outcome, reason=reason)
             self.state = replace(self.state, attempts=(*before, last))
             # The supervisor of a single part restarts its ranks itself, unless it is gone.
@@ -107,6 +105,8 @@ class Span:
             if why is not None:
                 reason, cause = why, Cause(why)
                 break
+        if outcome == "stopped":
+            reason = self._not_stopped() or reason
         lacking = [self.parts[name] for name, end in self.over.items() if end.lost is not None]
         lacking = [replace(part, behind=True) for part in lacking if part.run or part.asked]
         for part in lacking:
