@@ -142,7 +142,7 @@ INJECTED = {
              {"preset": "default", "set": ["--"]}, {"preset": "default", "n": "1 --json"},
              {"preset": "default", "n": True}, {"preset": "default", "grid": "--json"},
              {"command": "python x.py"}, {"command": [["python"]]}, {"preset": ["default"]},
-             {"preset": "default", "stop_worse": "false"}, {"preset": "default", "mode": "--"},
+             {"preset": "default", "stop_worse": "no"}, {"preset": "default", "mode": "--"},
              {"preset": "--", "command": ["true"]}],
     "run": [{"preset": "--no-notify"}, {"preset": "--tag=agent:other"},
             {"preset": "--queue", "command": ["true"]}, {"command": ["true"], "queue": "false"},

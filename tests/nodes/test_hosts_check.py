@@ -63,7 +63,9 @@ def test_what_to_do_is_said(rig: Rig, home, harm, says):
 
 
 def test_without_our_program_and_with_a_name_that_is_none(rig: Rig, home):
-    bare, unknown = survey.check([Host("gpu1"), Host("nowhere.invalid")])
+    answers = {found.host.name: found
+               for found in survey.check([Host("gpu1"), Host("nowhere.invalid")])}
+    bare, unknown = answers["gpu1"], answers["nowhere.invalid"]
     assert "gpu-engine hosts setup gpu1" in bare.problems[0]
     assert unknown.problems[0].startswith("there is no host of that name")
 

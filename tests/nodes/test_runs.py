@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.launching.launcher import launch, prepare, resume
+from gpu_engine.launching.launcher import launch, prepare, resume, start
 from gpu_engine.launching.lookup import find, stop
+from gpu_engine.queue import submit
+from gpu_engine.queue.turns import When
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
@@ -211,11 +213,50 @@ def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reach
     assert far.state().state == "running"
     with pytest.raises(UserError, match="gpu2"):
         stop(run)
+    for words in (("logs", run.id, "-n", "1"), ("export", run.id, "--to", "csv", "-o", "x.csv")):
+        assert "warning: gpu2 was away when the run ended: what it has of rank 1 since " \
+            in called(*words).stderr
     second.mend()
     wait_for(lambda: answers(second.address))  # the kernel asks who has it anew
     stop(run)
     assert ended(far).state == "stopped", far.state()
     assert run.state().reason is None
+    wait_for(lambda: not find(run.id).state().warnings)  # whoever looks has it fetched
+    same_here_and_there(run)
+    nothing_left(hosts)
+
+
+def test_one_of_several_machines_is_taken_whatever_is_wrong_with_the_others(hosts: Rig):
+    """A run waits though nobody answers when it is submitted; at once and from the queue, a
+    machine whose disk is full is passed by; and one that is cut off when it is told to start."""
+    first, second, _ = hosts.nodes
+    asked = from_dict(RECORDING | {"devices": {"hosts": ["gpu1", "gpu2"], "pick": 1}})
+    for node in (first, second):
+        node.cut()
+    waits = submit.submit(asked, When())
+    wait_for(lambda: "gpu1 is away" in (waits.state().reason or ""))
+    (first.home / ".local").mkdir()
+    first.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(first.home / ".local")])
+    for node in (first, second):
+        node.mend()
+    wait_for(lambda: waits.state().state == "running")
+    at_once = launch(asked)
+    first.run(["umount", str(first.home / ".local")])
+    wait_for(lambda: at_once.state().state == "running")
+    for run in (waits, at_once):
+        assert [p.host for p in parts.read(run.path)] == ["gpu2"], run.state()
+        assert "gpu1: no space left" in run.require_plan().chosen
+        run.stop()
+        assert ended(run).state == "stopped", run.state()
+
+    planned = prepare(asked)
+    assert [p.host for p in planned.parts] == ["gpu1"]
+    first.cut()
+    run = start(planned)
+    wait_for(lambda: run.state().state == "running")
+    assert [p.host for p in parts.read(run.path)] == ["gpu2"]
+    run.stop()
+    assert ended(run).state == "stopped", run.state()
     nothing_left(hosts)
 
 

@@ -3,9 +3,12 @@ stand-in driver each, and homes of their own; `away` does not answer."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,9 +17,11 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
+from gpu_engine.launching import lookup
 from gpu_engine.launching.launcher import launch
 from gpu_engine.queue import serve, submit
 from gpu_engine.queue.turns import When
+from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import attempts
 from gpu_engine.runs.folder import Run
@@ -30,12 +35,7 @@ from .kit import over, reason, state
 
 EMIT = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "bench" / "emit.py"), "20")
 SHOW = ("sh", "-c", "echo $GPU_PANEL_RUN $CUDA_VISIBLE_DEVICES")
-# A start is held back while there is a file `hold` beside the homes.
-HELD = """read -r line
-case "$line" in
-*'"kind":"start"'*) while [ -e "$GPU_PANEL_HOME/../hold" ]; do sleep 0.05; done;;
-esac
-{ printf '%s\\n' "$line"; cat; } | "$@" """
+BETWEEN = Path(__file__).with_name("between.py")
 
 
 @pytest.fixture
@@ -43,13 +43,20 @@ def machines(as_this_machine, home, line):  # noqa: F811
     if shutil.which("cc") is None:
         pytest.skip("no compiler")
     as_this_machine("count 3", "gpu * util 0")
-    script = home.parent / "held.sh"
-    script.write_text(HELD)
-    make_hosts(home, "a", "b", script=f". {script}")
+    make_hosts(home, "a", "b", script=f'exec {sys.executable} -S -E {BETWEEN} "$@"')
     known = home / "hosts.toml"
     known.write_text(known.read_text().replace("python =", 'groups = ["lab"]\npython =')
                      + '[hosts.away]\nvia = ["false"]\n')
     return home.parent
+
+
+@contextlib.contextmanager
+def happens(machines: Path, host: str, what: str = "away"):
+    """On the way to this host, as between.py has it."""
+    file = machines / f"{host}.does"
+    file.write_text(what)
+    yield
+    file.unlink()
 
 
 def held(home: Path, *indices: int) -> leases.Leases:
@@ -115,28 +122,27 @@ def test_what_waits_on_a_machine_goes_first_there(machines, home):
 
 
 def test_who_takes_the_devices_meanwhile_has_it_wait_on_and_start_elsewhere(machines, home):
-    (machines / "hold").touch()
     with held(home, 0, 1, 2), held(machines / "b", 0):
-        run = submit.submit(spec(*SHOW), When())
-        wait_for(lambda: parts.read(run.path))  # it was checked, and is about to be started on a
-        with held(machines / "a", 0, 1):
-            (machines / "hold").unlink()
-            wait_for(lambda: reason(run).startswith(
-                "waits as a could not start it: devices.ids = \"0\": GPU 0 is held by run 77aa"))
+        with happens(machines, "a", "hold start"):
+            run = submit.submit(spec(*SHOW), When())
+            wait_for(lambda: parts.read(run.path))  # it was checked, and is about to be started
+            taken = held(machines / "a", 0, 1)
+        with taken:
             over(run)
+    assert "a: could not start it: devices.ids = \"0\": GPU 0 is held by run 77aa" \
+        in run.require_plan().chosen
     assert state(run) == "completed", reason(run)
     assert host(run) == "b"
     assert not list((machines / "a").glob("parts/*"))
 
 
 def test_a_process_that_is_killed_while_it_starts_leaves_one_run_that_goes_on(machines, home):
-    (machines / "hold").touch()
     with held(home, 0, 1, 2), held(machines / "b", 0, 1):
-        run = submit.submit(spec(*EMIT), When())
-        wait_for(lambda: parts.read(run.path))
-        os.kill(run.state().pid, signal.SIGKILL)
-        wait_for(lambda: not run.supervised())
-        (machines / "hold").unlink()
+        with happens(machines, "a", "hold start"):
+            run = submit.submit(spec(*EMIT), When())
+            wait_for(lambda: parts.read(run.path))
+            os.kill(run.state().pid, signal.SIGKILL)
+            wait_for(lambda: not run.supervised())
         assert state(run) == "queued"
         serve.ensure()
         wait_for(lambda: state(run) == "running")
@@ -144,6 +150,95 @@ def test_a_process_that_is_killed_while_it_starts_leaves_one_run_that_goes_on(ma
         run.stop()
         over(run)
         assert state(run) == "stopped", reason(run)
+
+
+def queued(asked) -> Run:
+    return submit.submit(asked, When())
+
+
+@pytest.mark.parametrize(("begin", "what", "why"), [
+    (launch, "cut check", "a: the connection broke"),
+    (launch, "away after check", "a is away: its shell ended with 255"),  # by then it is
+    (queued, "cut hello", "a: the connection broke"),
+    (queued, "cut send code", "a: the code could not be sent: the connection broke"),
+    (queued, "away after check", "a is away: its shell ended with 255")])
+def test_what_fails_before_ranks_start_has_the_next_machine_taken(
+        machines, home, begin, what, why, monkeypatch):
+    (project := machines / "project").mkdir()
+    monkeypatch.chdir(project)
+    subprocess.run(["git", "init", "-q"], check=True)
+    (project / "train.sh").write_text("echo trained")
+    with held(machines / "b", 0), happens(machines, "a", what):
+        run = begin(spec("sh", "train.sh", hosts="@lab", run={"sync": "send"}))
+        over(run)
+    assert (state(run), host(run)) == ("completed", "b"), reason(run)
+    assert why in run.require_plan().chosen
+    assert not list((machines / "a").glob("parts/*"))
+    assert run.output(0).read_text() == "trained\n"
+
+
+def test_who_may_have_begun_it_is_asked_until_it_answers_and_nobody_else_takes_it(machines, home):
+    """Though the process that holds the run is killed meanwhile."""
+    with held(machines / "b", 0):
+        with happens(machines, "a", "mute start"):
+            run = submit.submit(spec(*EMIT, hosts="@lab"), When())
+            wait_for(lambda: reason(run) == "a may have begun it, and is asked until it answers: "
+                     "its shell ended with 255 before it ran anything; look at what it starts with "
+                     "there (~/.bashrc): " + shlex.join((*hosts.find("a").via, "true")))
+            os.kill(run.state().pid, signal.SIGKILL)
+            wait_for(lambda: not run.supervised())
+            serve.ensure()
+            wait_for(lambda: run.supervised() and reason(run).startswith("a may have begun it"))
+        wait_for(lambda: state(run) == "running")
+    assert [p.host for p in parts.read(run.path)] == ["a"]
+    assert [len(list((machines / name).glob("parts/*"))) for name in "ab"] == [1, 0]
+    run.stop()
+    over(run)
+    assert state(run) == "stopped", reason(run)
+
+
+def test_a_stop_reaches_who_may_have_begun_it(machines, home):
+    with held(machines / "b", 0):
+        with happens(machines, "a", "mute start"):
+            run = launch(spec(*EMIT, hosts="@lab"))
+            wait_for(lambda: reason(run).startswith("a may have begun it"))
+            run.stop()
+            over(run)
+        there = Run(next((machines / "a").glob("parts/*")))
+        assert (state(run), state(there)) == ("stopped", "running")
+        assert reason(run).startswith("a can't be reached: what runs there goes on until")
+        lookup.stop(run)
+        over(there)
+    assert (state(there), reason(run)) == ("stopped", "")
+
+
+def test_where_nobody_takes_it_each_one_s_reason_is_told(machines, home):
+    with happens(machines, "a", "cut check"), happens(machines, "b", "cut hello"), \
+            pytest.raises(UserError, match="2 devices are needed on one machine; "
+                                           "a: the connection broke; b: the connection broke"):
+        launch(spec(*SHOW, hosts="@lab"))
+    with happens(machines, "a", "away after check"), happens(machines, "b", "away after check"), \
+            held(machines / "b", 0):
+        run = launch(spec(*SHOW, hosts="@lab"))
+        over(run)
+    assert state(run) == "failed"
+    assert "a is away: its shell ended with 255" in reason(run)
+    assert "b is away: its shell ended with 255" in reason(run)
+
+
+def test_one_waits_though_nobody_answers_when_it_is_submitted(machines, home):
+    with happens(machines, "a"), happens(machines, "b"):
+        run = submit.submit(spec(*SHOW, hosts="@lab"), When())
+        wait_for(lambda: reason(run).startswith(
+            "waits for any 2 devices on @lab: a is away: its shell ended"))
+    over(run)
+    assert state(run) == "completed", reason(run)
+
+
+def test_who_has_not_said_how_its_devices_are_is_no_machine_without_any(machines, home):
+    with happens(machines, "a", "drop looked"), \
+            pytest.raises(UserError, match="a answers, and has not said how its devices are yet"):
+        launch(spec(*SHOW, hosts="a"))
 
 
 def test_another_attempt_waits_for_the_machine_that_has_the_run(machines, home):

@@ -87,6 +87,7 @@ def test_an_attempt_outside_of_a_job_is_not_one_of_its_starts():
     (job("RUNNING", nodes="n[1-2]"), "is running on n[1-2]"),
     (job("CANCELLED"), "was cancelled before it ran"),
     (job("CANCELLED", nodes="n1"), "was cancelled"),
+    (job("CANCELLED", 1), "was cancelled"),  # it ran, and was in the queue again
     (job("FAILED", nodes="n1", words="no torch here"), "failed: no torch here"),
     (job("TIMEOUT", nodes="n1"), "reached its time limit"),
     (job(jobs.GONE, words="Slurm accounting storage is disabled"),

@@ -114,7 +114,7 @@ def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tm
     assert [a.requeued for a in state.attempts] == [0, 1]
     cluster.ask("scontrol", "requeue", str(job))
     wait_for(lambda: seen(run).state == "queued")
-    assert f"{run.id} stopped: Slurm job {job} was cancelled" in say("stop", run.id)
+    assert f"{run.id} stopped: Slurm job {job} was cancelled\n" in say("stop", run.id)
     assert cluster.state(job) == "CANCELLED"
     assert f"{run.id}: its job" not in say("runs")
 

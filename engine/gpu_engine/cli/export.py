@@ -85,12 +85,15 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
 
 def _figures(words: tuple[str, ...], to: str, out: Path | None, project: str | None,
              as_json: bool) -> None:
+    from gpu_engine.cli import ranks
+    from gpu_engine.events.notices import NOT_FETCHED
     from gpu_engine.export import exporter
     from gpu_engine.launching.lookup import find_each
 
     runs = find_each(words)
     exported: list[Exported] = []
     for run in runs:
+        ranks.print_notices(run.state(), only=NOT_FETCHED, err=True)
         try:
             done = exporter.export(run, to, out, several=len(runs) > 1, project=project)
         except exporter.Failed as err:

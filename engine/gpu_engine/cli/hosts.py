@@ -97,15 +97,16 @@ def check(name: tuple[str, ...], as_json: bool) -> None:
     asked = [hosts.find(one) for one in name] if name else list(hosts.read().values())
     if not asked:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
-    found = survey.check(asked)
+    found: dict[str, Checkup] = {}
+    width = max(len(host.name) for host in asked)
+    for one in survey.check(asked):
+        found[one.host.name] = one
+        for number, line in enumerate(() if as_json else _lines(one)):
+            echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
+        sys.stdout.flush()
     if as_json:
-        echo(in_json([one.to_dict() for one in found]))
-    else:
-        width = max(len(one.host.name) for one in found)
-        for one in found:
-            for number, line in enumerate(_lines(one)):
-                echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
-    sys.exit(0 if all(one.ok for one in found) else 1)
+        echo(in_json([found[host.name].to_dict() for host in asked]))
+    sys.exit(0 if all(one.ok for one in found.values()) else 1)
 
 
 def _lines(one: Checkup) -> list[str]:

@@ -12,7 +12,10 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpu_engine.devices.records import Device
+    from gpu_engine.remote.reach.watcher import HostSeen
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="For scripts: bytes, shares 0 to 1, null = "
@@ -61,29 +64,36 @@ def _over_hosts(as_json: bool) -> None:
     from gpu_engine.remote.reach.hosts import ANY, meant_by
     from gpu_engine.remote.run import freest
 
-    seen = freest.look(meant_by([ANY]))
-    first, unknown = freest.with_most_free(seen), judge(())  # a host may leave a device out
+    rows: list[list[str]] = []
+
+    def show(machines: Sequence[HostSeen]) -> None:
+        """The lines of those that have just answered."""
+        before = len(rows)
+        for m in machines:
+            for n, s in enumerate(m.snapshot.samples if m.snapshot else ()):
+                judged = m.freedom.get(s.device.id, unknown)
+                why = "" if judged.reason == judged.state else f": {judged.reason}"
+                rows.append(["" if n else m.host.name, s.device.id, s.device.name,
+                             *(column.of(s) for column in IN_TABLE), judged.state + why])
+        for line in table(rows)[before:]:
+            echo(clean(line, None))
+        sys.stdout.flush()
+
+    unknown = judge(())  # a host may leave a device out
+    seen = freest.look(meant_by([ANY]), len if as_json else show)
+    first = freest.with_most_free(seen)
     if as_json:
         machines = [{
-            "host": m.host.name, "state": m.state, "reason": m.reason, "waiting": m.waiting,
-            "free": len(freest.free_on(m)), "freest": m is first,
+            "host": m.host.name, "state": m.state, "reason": m.reason or freest.silence(m),
+            "waiting": m.waiting, "free": len(freest.free_on(m)), "freest": m is first,
             "devices": [fields(s.device) | fields(s, "device")
                         | fields(m.freedom.get(s.device.id, unknown))
                         for s in (m.snapshot.samples if m.snapshot else ())]} for m in seen]
         echo(in_json(machines))
         return
-    rows = []
     for m in seen:
-        for n, s in enumerate(m.snapshot.samples if m.snapshot else ()):
-            judged = m.freedom.get(s.device.id, unknown)
-            why = "" if judged.reason == judged.state else f": {judged.reason}"
-            rows.append(["" if n else m.host.name, s.device.id, s.device.name,
-                         *(column.of(s) for column in IN_TABLE), judged.state + why])
-    for line in table(rows):
-        echo(clean(line, None))
-    for m in seen:
-        if m.state != "seen":
-            echo(f"{m.host.name} is away: {m.reason or 'it has not answered'}", err=True)
+        if silent := freest.silence(m):
+            echo(silent, err=True)
         elif m.waiting:
             echo(f"{m.host.name}: {m.waiting} waiting for devices", err=True)
     if first is not None and len(seen) > 1:

@@ -18,10 +18,11 @@ from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.common.clean import clean, clean_bytes
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import MOST, file_inside
+from gpu_engine.events.notices import NOT_FETCHED
 from gpu_engine.events.paths import inside
 
 if TYPE_CHECKING:
-    from gpu_engine.runs.folder import Run
+    from gpu_engine.runs.folder import Run, State
 
 
 @click.command()
@@ -48,6 +49,7 @@ def logs(run: str, rank: int | None, count: int | None, search: str | None, foll
     goes_on = StillOn(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
+    print_notices(state, only=NOT_FETCHED, err=True)
     output = Output(lambda: files, count, search)
     while True:
         if follow:
@@ -59,6 +61,15 @@ def logs(run: str, rank: int | None, count: int | None, search: str | None, foll
             return
         sys.stdout.flush()
         time.sleep(0.1)
+
+
+def print_notices(state: State, *, only: str = "", err: bool = False) -> None:
+    """Print what is told of a run though it goes on or completes, with the lines that mend it;
+    `only`: of this code."""
+    for one in state.warnings:
+        for text in (f"warning: {one.message}", *(f"    {line}" for line in one.cure)):
+            if only in ("", one.code):
+                echo(text, err=err)
 
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:

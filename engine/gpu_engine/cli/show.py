@@ -31,6 +31,7 @@ _METRICS = 30
 def show(run: str, as_json: bool) -> None:
     """Show RUN (an id, the beginning of one, or "last"): its state, cause of failure and ranks."""
     from gpu_engine.cli import watch
+    from gpu_engine.cli.ranks import print_notices
     from gpu_engine.diagnose import device_times, hangs, steps, verdicts
     from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
@@ -62,7 +63,7 @@ def show(run: str, as_json: bool) -> None:
     for text in notes.lines(notes.read(found.path)):
         echo(clean(text))
     watch.explain(state)
-    watch.print_notices(state)
+    print_notices(state)
     slurm = job.read(found.path)
     if slurm is not None and state.reason != (said := slurm.sentence()):
         # Of a job that has ended the ranks have said more.

@@ -189,14 +189,7 @@ def _report_end(follower: Follower) -> None:
         line += f", eval {name} {units.loss(value)}"
     echo(line)
     explain(state)
-    print_notices(state, err=True)
-
-
-def print_notices(state: State, *, err: bool = False) -> None:
-    """Print what is told of a run though it goes on or completes, with the lines that mend it."""
-    for one in state.warnings:
-        for text in (f"warning: {one.message}", *(f"    {line}" for line in one.cure)):
-            echo(text, err=err)
+    ranks.print_notices(state, err=True)
 
 
 def explain(state: State) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_engine.common.files import reason
 from gpu_engine.common.values import in_toml
@@ -55,6 +55,16 @@ class SpecError(UserError):
     def __init__(self, problems: list[Problem] | tuple[Problem, ...]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
+
+
+class HostProblem(SpecError):
+    """What keeps a run from being started on a host, before anything of it has begun there: another
+    host may do."""
+
+    def of(self, host: str) -> str:
+        """For a line that begins with the host's name."""
+        return "; ".join(p.message if p.value == host else str(
+            replace(p, message=p.message.removeprefix(f"{host}: "))) for p in self.problems)
 
 
 class TooFew(UserError):

@@ -145,6 +145,13 @@ def judge_all(snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
     return found
 
 
+def usable(freedom: Mapping[str, Availability]) -> list[str]:
+    """The ids of those that a run may take now: a CPU slot also if something uses it, as a core can
+    be shared."""
+    return [name for name, found in freedom.items()
+            if found.free or (found.state == "busy" and name.startswith("cpu:"))]
+
+
 class Steady:
     """Tells which devices have been free for some readings in a row: one can be a moment between
     two processes of somebody's script."""
@@ -179,10 +186,8 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     states = judge_all(snapshots, leases)
     newest = snapshots[-1].samples if snapshots else ()
     order = {s.device.id: i for i, s in enumerate(newest)}
-    able = [s for s in newest if (
-        states[s.device.id].free if among is None else s.device.id in among)]
-    able += [s for s in newest if s.device.is_cpu and states[s.device.id].state == "busy"
-             and among is None]
+    among = usable(states) if among is None else among
+    able = [s for s in newest if s.device.id in among]
     if free is not None:
         if share:
             able += [s for s in newest if s.problem is None and s not in able]

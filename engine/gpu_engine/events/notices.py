@@ -18,8 +18,9 @@ NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
 RANK_LOST, NO_BATCH, NOT_PRINTED = "rank-lost", "no-batch", "not-printed"
-ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
-         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
+NOT_FETCHED = "not-fetched"
+ORDER = (NOT_FETCHED, RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NOT_SAVED, NOT_RECORDED, APART,
+         ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, discard, reopen_run, settle
+from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
@@ -42,6 +45,8 @@ class Prepared:
     plan: LaunchPlan
     parts: tuple[Part, ...] = ()
     """The part of each host, if the run is on hosts."""
+    wants: Wants | None = None
+    """By what its host was chosen, if it was: another one may start it."""
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
@@ -65,14 +70,18 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
-        chosen = None
+        def there(spec: RunSpec) -> Prepared:
+            return Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
+
+        chosen = wants = None
         if chooses_host(spec):
             from gpu_engine.remote.run.freest import resolve as choose_host
 
-            spec, chosen = choose_host(spec, only_plan=only_plan)
-        prepared = Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
+            prepared, chosen, wants = choose_host(spec, there, only_plan=only_plan)
+        else:
+            prepared = there(spec)
         plan = replace(prepared.plan, chosen=chosen)
-        return replace(prepared, plan=_warned(plan, notifier.doubt()))
+        return replace(prepared, plan=_warned(plan, notifier.doubt()), wants=wants)
     paths.runs_folder()  # where no run could be kept, none is planned
     alone = inventory is None
     inventory = inventory or discover_for(spec)
@@ -153,7 +162,7 @@ def only_trying(prepared: Prepared) -> Prepared:
     """`prepared`, with ranks that only try their connection and do not train."""
     processes = tuple(replace(p, argv=(*p.argv, "--check")) for p in prepared.plan.processes)
     return replace(prepared, plan=replace(prepared.plan, processes=processes),
-                   parts=tuple(replace(p, trying=True) for p in prepared.parts))
+                   parts=tuple(replace(p, trying=True) for p in prepared.parts), wants=None)
 
 
 def launch(spec: RunSpec, *, inventory: Inventory | None = None,
@@ -174,6 +183,11 @@ def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True, tags: Sequ
     try:
         _keep_parts(run, prepared.parts)
         notes.tag(run.path, tags)
+        if (wants := prepared.wants) is not None:
+            with telling(f"{run.path}: can't be written"):
+                waiting.write(run.path, Entry(
+                    **asdict(wants), submitted=time.time(), number=0, host=socket.gethostname(),
+                    folder=run.cwd(), at_once=True))
     except UserError:
         os.close(lock)
         discard(run)
@@ -289,17 +303,12 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
 
 def discover_for(spec: RunSpec) -> Inventory:
     """The devices that `spec` chooses from: CPU slots where it names them, although the
-    machine has GPUs; where it chooses one of several machines, those of the largest. Raises
-    UserError where none of them answers."""
+    machine has GPUs; for one of several machines, those that it may have. Raises UserError."""
     if chooses_host(spec):
         from gpu_engine.remote.run import freest
 
-        seen = freest.look(freest.asked_of(spec)[1])
-        _, inventory = freest.largest(seen)
-        if inventory is None:
-            freest.choose(seen, counted(spec), cpu=False)  # raises, and says of each why
-            raise AssertionError
-        return inventory
+        spec, asked = freest.asked_of(spec)
+        return freest.expected(freest.look(asked), spec.devices.pick or 1)
     ids = spec.devices.ids
     if ids and all(i.startswith("cpu:") for i in ids):
         return cpu_slots()

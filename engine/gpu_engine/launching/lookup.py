@@ -8,17 +8,21 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job, trust
 
+_FETCHED = 5.0
+"""Seconds that are waited for what a host has of a run that has ended without it."""
+
 
 def find(name: str) -> runs.Run:
     """`runs.folder.find`; where the run is on hosts and nobody here holds it together any more, it
-    is taken up again, and where it is a job of Slurm, Slurm is asked about it. Raises UserError."""
+    is taken up again, and if it has ended, what a host that was away then has of it is fetched;
+    where it is a job of Slurm, Slurm is asked about it. Raises UserError."""
     from gpu_engine.remote.run import parts
 
     run = runs.find(name)
     if parts.spans(run.path) and trust.started_here(run.path):
         from gpu_engine.launching.reattach import reattach
 
-        reattach(run)
+        reattach(run, wait=_FETCHED)
     ask_slurm(run)
     return run
 

@@ -6,14 +6,19 @@ The run's lock keeps two from doing so: the one that gets it hands it to the new
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 from gpu_engine.common import only_look, procs
 from gpu_engine.common.errors import UserError, telling
-from gpu_engine.common.files import json_inside, take_lock
+from gpu_engine.common.files import json_inside, locked, open_inside, take_lock
+from gpu_engine.events.notices import NOT_FETCHED
+from gpu_engine.launching import logind
 from gpu_engine.launching.launcher import supervise
-from gpu_engine.remote.run import parts
+from gpu_engine.remote.run import parts, rest
 from gpu_engine.runs import trust
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run, each_run
@@ -21,15 +26,20 @@ from gpu_engine.runs.state import State
 
 _MOST = 5
 """How often one command takes up the same run."""
+_AGAIN = 60.0
+"""Seconds between two tries to fetch the rest of a run that nobody asks for."""
 
 
-def reattach(run: Run) -> bool:
+def reattach(run: Run, *, wait: float = 0.0) -> bool:
     """If `run`, which was started from here, is on hosts, has not ended and has no process here,
-    start one. Returns whether it goes on with a new one. Raises UserError if it can't be."""
+    start one. Returns whether it goes on with a new one. If it has ended, and a host was away then,
+    what that has of it is fetched, for which `wait` seconds are waited. Raises UserError if it
+    can't be."""
     if only_look.on() or not parts.spans(run.path) or not trust.started_here(run.path) \
             or run.supervised():
         return False
     if _left(run) is None:
+        _fetch(run, wait)
         return False
     with telling(f"run {run.id} can't be reattached"):
         lock = lock_of(run.path)
@@ -49,6 +59,31 @@ def reattach(run: Run) -> bool:
         raise UserError(f"run {run.id} can't be reattached: {err.strerror}") from None
     supervise(run, lock)
     return True
+
+
+def _fetch(run: Run, wait: float) -> None:
+    """Where nobody waits for it, once a minute."""
+    path = run.path / rest.LOCK
+    if all(one.code != NOT_FETCHED for one in run.state().warnings):
+        return
+    with suppress(OSError):
+        if wait == 0 and time.time() - path.stat().st_mtime < _AGAIN:
+            return
+    with telling(f"what the hosts of run {run.id} have can't be fetched"):
+        low = open_inside(run.path, rest.LOCK, os.O_RDWR | os.O_CREAT)
+        lock = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)  # a child's 0 to 2 are replaced
+        os.close(low)
+        try:
+            if take_lock(lock):  # else somebody else does it
+                os.utime(lock)
+                log = open_inside(run.path, "supervisor.log", os.O_WRONLY | os.O_APPEND)
+                logind.start(log, "gpu_engine.remote.run", str(run.path), str(lock), "rest",
+                             pass_fds=(lock,))
+        finally:
+            os.close(lock)
+    end = time.monotonic() + wait
+    while time.monotonic() < end and locked(path):
+        time.sleep(0.05)
 
 
 class StillOn:

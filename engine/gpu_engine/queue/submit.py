@@ -26,6 +26,7 @@ from gpu_engine.plan.check import check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
+from gpu_engine.remote.run import freest
 from gpu_engine.runs import disk_room, folder, notes, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
@@ -200,7 +201,8 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: 
         count=0 if devices.ids else devices.pick or 1,
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
-        share=devices.share, cpu=any(d.is_cpu for d in inventory.devices),
+        share=devices.share,
+        cpu=None if freest.unknown(inventory) else any(d.is_cpu for d in inventory.devices),
         hosts=tuple(devices.hosts or ()),
         after=when.after, begin=when.begin, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))

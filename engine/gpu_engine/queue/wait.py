@@ -30,7 +30,7 @@ from typing import Any
 from gpu_engine.code import submitted
 from gpu_engine.code.submitted import Kept
 from gpu_engine.common import files, paths, procs
-from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
+from gpu_engine.common.errors import HostProblem, SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.records import find_record, read_record
 from gpu_engine.devices import availability, leases, probe
@@ -111,6 +111,8 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
+        self.first = waiting.FIRST
+        """What is said before the first look."""
 
     def take_turn(self) -> leases.Leases | None:
         """Wait until it is the run's turn. Returns the leases of its devices, for which its plan
@@ -118,7 +120,7 @@ class Waiter:
         start."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-        self._say(waiting.FIRST, at_once=True)  # and whom a stop is for
+        self._say(self.first, at_once=True)  # and whom a stop is for
         self._said_at = -math.inf
         try:
             while True:
@@ -245,8 +247,8 @@ class Waiter:
             if waiting.place(name, entry) >= waiting.place(self.run.id, own):
                 break
             run = Run(self.run.path.parent / name)
-            if (entry.host, entry.cpu, not entry.hosts) \
-                    == (socket.gethostname(), own.cpu, not own.hosts) \
+            if (entry.host, bool(entry.cpu), not entry.hosts) \
+                    == (socket.gethostname(), bool(own.cpu), not own.hosts) \
                     and name not in (*starting, self.run.id) \
                     and serve.early(entry, run.path.parent) is None and (
                         run.supervised() or (entry.sweep is not None and files.locked(
@@ -297,7 +299,7 @@ class Waiter:
     @contextlib.contextmanager
     def _starting(self, where: str) -> Iterator[None]:
         """Its turn has come, and it is planned for `where`: a UserError there is Over, or NotYet if
-        waiting helps."""
+        waiting helps; a HostProblem is for who can ask another machine."""
         log.info("its turn has come: it starts on %s", where)
         self._say(f"starts on {where}", at_once=True)
         try:
@@ -306,6 +308,8 @@ class Waiter:
             raise NotYet(f"for room on the disk: {err}") from None
         try:
             yield
+        except HostProblem:
+            raise
         except UserError as err:
             if isinstance(err, SpecError) and all(p.key.startswith(_PASSING) for p in err.problems):
                 raise NotYet(f"as it could not start: {err}") from None

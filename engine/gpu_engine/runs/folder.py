@@ -7,6 +7,7 @@
     checkpoints/step-00000500/   specs/00001.toml
     slurm.json   job.sh   stop                                        of a job of Slurm
     queue.json                                                        while it waits for its turn
+    fetch.lock                                                        once a host's rest was fetched
     notes.json                                                        what a person wrote on it
 
 `$GPU_PANEL_HOME/parts/<id>/` is the same for what this machine has of a run that another one has

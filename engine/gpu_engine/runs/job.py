@@ -83,7 +83,7 @@ class Job:
         if self.waits:
             text = self._waiting()
         elif self.state == "CANCELLED":
-            text = "was cancelled" + ("" if self.nodes else " before it ran")
+            text = "was cancelled" + ("" if self.nodes or self.restarts else " before it ran")
         elif self.over:
             text = _WHY_OVER.get(self.state, self.state)
         else:

@@ -52,15 +52,15 @@ class Wants:
     """Bytes of memory that must be free on each; None: not asked."""
     share: bool = False
     """Devices that others use will do."""
-    cpu: bool = False
-    """CPU slots, not GPUs."""
+    cpu: bool | None = False
+    """CPU slots, not GPUs. None: what the first of `hosts` has that answers, as none has yet."""
     hosts: tuple[str, ...] = ()
     """The machines of which one is taken, as entries of devices.hosts; empty: this one."""
 
     @property
     def text(self) -> str:
         """For people: "GPU 0, GPU 1", "any 2 GPUs with 20.0 GiB free"."""
-        what = "CPU slot" if self.cpu else "GPU"
+        what = "device" if self.cpu is None else "CPU slot" if self.cpu else "GPU"
         if self.ids:
             return ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
                              for i in self.ids)
@@ -89,6 +89,8 @@ class Entry(Wants):
     """The name of its code as it was at submission; None: it is not kept."""
     root: str | None = None
     """The folder that `code` was read from: a repository, of which `folder` is a part."""
+    at_once: bool = False
+    """It does not wait, nor stand in the line: where no host takes it, it has failed."""
     folder: str | None = None
     """Where it was submitted. The plan's folder may be a copy of it, after a start that was too
     late for its devices."""
@@ -179,7 +181,7 @@ def judge(recorded: State, run: Path, *, held: bool) -> State | None:
     """The state of a run that waits, with the reason; None if it does not wait. `held`: whether
     somebody holds its lock."""
     entry = read(run) if recorded.state in ("queued", "starting") else None
-    if entry is None:
+    if entry is None or entry.at_once:
         return None
     if held:
         return recorded if recorded.reason or recorded.pid else replace(recorded, reason=FIRST)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from msgspec.structs import replace as changed
 
 from gpu_engine.remote.reach import call, protocol, ssh
 from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run.survey import meet
 from gpu_engine.remote.there import main
+from gpu_engine.runs.folder import Run
 from tests.conftest import wait_for
 
 NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'
+LATE = """"$@" | while IFS= read -r line; do
+case $line in *welcome*) sleep 2;; esac; printf '%s\\n' "$line"; done"""
 HERE = Host("local")
 
 
@@ -34,12 +39,13 @@ def fake(body: str) -> Host:
                f"while read -r line; do case $line in *hello*) break;; esac; done; {body}")
 
 
-@pytest.mark.parametrize("host", [HERE, box(), box(NOISY)], ids=["local", "shell", "noisy"])
+@pytest.mark.parametrize("host", [HERE, box(), box(NOISY), box(LATE)],
+                         ids=["local", "shell", "noisy", "late"])
 def test_a_host_says_what_it_is(host, home):
     met = meet(host, ())
     assert (met.welcome.protocol, met.welcome.home) == (protocol.VERSION, str(home))
     assert met.welcome.python == sys.executable
-    assert abs(met.skew) < 60
+    assert met.skew == 0.0, "though one that answers late has looked at its clock before"
 
 
 def test_devices_come_again_and_again_until_nobody_wants_them(home):
@@ -59,6 +65,18 @@ def test_what_can_not_be_done_is_told(home):
         ask(HERE, protocol.Start({"name": "x"}, "key", ("/nowhere",)))
     with pytest.raises(Refused, match="no name of code"):
         meet(HERE, (), code="../..")
+
+
+def test_one_key_starts_one_run_however_often_it_is_said_at_once(home):
+    asked = protocol.Start({"task": {"command": ["sleep", "600"]}, "devices": {"ids": ["cpu:0"]}},
+                           "key")
+    with pytest.raises(Refused, match="it has not begun there"):
+        ask(HERE, changed(asked, only_ask=True))
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: ask(HERE, asked, protocol.Started), range(2))
+    assert first == second == ask(HERE, changed(asked, only_ask=True))
+    ask(HERE, protocol.Stop(first.run, now=True))
+    wait_for(lambda: not Run(Path(first.path)).state().live)
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n", b"\n", b'{"kind": "stop"}\n',
@@ -94,17 +112,25 @@ def test_what_a_login_shell_prints_without_end_ends_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(("body", "why"), [
-    ("printf '{\"ki'", "the connection ended"),
+    ("printf '{\"ki'", "box: the connection ended$"),
+    ("printf '\\377\\001\\000x\\n\\376'", "box: the connection ended$"),
     ("echo '{\"kind\":\"what\"}'; cat", "none of an agent's: Invalid value 'what'"),
     ("echo '{\"kind\":\"done\"'; cat", "none of an agent's: Expecting"),
     ("while :; do echo job done; done", "none of an agent's: 1000 lines"),
     ("printf '{'; exec tr '\\0' x </dev/zero", "none of an agent's: a line of more than"),
-], ids=["cut", "unknown", "broken", "endless", "long"])
+], ids=["cut", "no text", "unknown", "broken", "endless", "long"])
 def test_an_agent_that_is_none(body, why):
     with Call(fake(body), protocol.Hello(), seconds=60) as way, \
             pytest.raises(Unreachable, match=why):
         way.next()
     assert way._shell.process.poll() is not None
+
+
+def test_a_way_that_ignores_the_end_of_its_input_leaves_no_process(tmp_path):
+    pid = tmp_path / "pid"
+    ask(fake(f"echo '{{\"kind\":\"done\"}}'; sh -c 'echo $$ > {pid}; exec sleep 1000'; true"),
+        protocol.Hello())
+    wait_for(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
 
 
 def test_lines_of_the_login_shell_between_answers_are_passed_over():

@@ -15,6 +15,7 @@ from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
+from gpu_engine.remote.run import freest
 from gpu_engine.remote.run.freest import choose, free_on, on_cpu, with_most_free
 from gpu_engine.spec.read import from_dict
 from tests.conftest import gpus, slots
@@ -88,6 +89,22 @@ def test_a_command_of_ones_own_needs_no_torch_that_we_find():
     bare = {"welcome": changed(HERE, interpreter=None, lacking="no torch there")}
     own = from_dict({"devices": {"hosts": ["any"], "pick": 1}, "task": {"command": ["true"]}})
     assert taken([machine("a", 4, **bare), machine("b", 1)], own) == "a:0"
+
+
+def test_who_answers_and_has_sent_no_reading_is_not_one_without_free_devices():
+    silent = machine("a", 2, snapshot=None, recent=())
+    assert "a answers, and has not said how its devices are yet" in why_none([silent], spec(1))
+    assert choose([silent, machine("b", 1)], spec(1), cpu=False).host == "b"
+
+
+def test_what_answers_is_told_at_once(home, monkeypatch):
+    """Though another host is silent."""
+    monkeypatch.setattr(freest, "PATIENCE", 0.5)
+    told: list[str] = []
+    over = freest.look([Host("mute", via=("sh", "-c", "sleep 60")), Host("off", via=("false",))],
+                       lambda machines: told.extend(m.host.name for m in machines))
+    assert told == ["off", "mute"]
+    assert [m.host.name for m in over] == ["mute", "off"]
 
 
 def test_who_has_just_refused_it_and_where_others_wait():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from gpu_engine.remote.run.parts import Part
+from gpu_engine.remote.run.span import Span
 from gpu_engine.remote.run.verdict import End, by_our_clock, judge
+from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import Cause, State
 from gpu_engine.supervisor.attempt import ALONE
 
@@ -58,7 +63,7 @@ def test_a_stop_that_somebody_asked_for():
     stopped = {"a": end("stopped"), "b": end("failed", ECHO, 1.0)}
     assert judge(stopped, stop_asked=True)[0] == "stopped"
     assert judge(stopped | {"b": End(None, lost="no answer")}, stop_asked=True)[:2] \
-        == ("stopped", "whether it still runs on b is not known")
+        == ("stopped", None)
     assert judge(stopped | {"b": end("failed", OWN, 1.0)}, stop_asked=True)[0] == "failed"
 
 
@@ -68,3 +73,14 @@ def test_ranks_that_ended_with_the_others_were_not_stopped_by_a_signal_of_their_
     ends = {"a": end("stopped"), "b": end("stopped", reason=ALONE)}
     assert judge(ends, stop_asked=True)[:2] == ("stopped", None)
     assert judge(ends, stop_asked=False)[:2] == ("stopped", ALONE)
+
+
+@pytest.mark.parametrize(("told", "left"), [(True, False), (False, True)])
+def test_a_host_that_was_told_to_stop_and_then_cut_off_is_not_said_to_go_on(tmp_path, told, left):
+    span = object.__new__(Span)
+    span.run = Run(tmp_path)
+    span.parts = {"b": Part(host="b", node=0, ranks=(0,), spec={}, folders=(), key="k", run="3f2a")}
+    span.links = {"b": SimpleNamespace(told_to_stop=told)}
+    span.over = {"b": End(None, lost="the connection broke")}
+    assert bool(span._not_stopped()) == left
+    assert span.parts["b"].to_stop == left

@@ -129,6 +129,13 @@ class Machine:
     def devices(self) -> tuple[Device, ...]:
         return self.inventory.devices if self.inventory is not None else ()
 
+    @property
+    def usable(self) -> list[str]:
+        """The ids of those that a run may take now."""
+        from gpu_engine.devices import availability
+
+        return availability.usable(self.freedom or {})
+
     def find(self, name: str) -> Device | None:
         return self.inventory.find(name) if self.inventory is not None else None
 
@@ -288,8 +295,8 @@ class DeviceSource:
             return None if self.inventory is None else [
                 d.id for d in freest(count, self.inventory, self.recent, self.holders)]
         machine = self.machine(host)
-        free = {} if machine is None else machine.freedom or {}
-        return [row_keys.of(host, name) for name, f in free.items() if f.free][:count]
+        able = [] if machine is None else machine.usable
+        return [row_keys.of(host, name) for name in able][:count]
 
     def choose(self, spec: RunSpec) -> HostDevices:
         """Devices of the freest of the machines that `spec` leaves open, by what is known of them.

@@ -318,9 +318,10 @@ def _free(machine: Machine) -> int:
 
 
 def _freedom(machine: Machine, *, freest: bool) -> Part:
-    states = machine.freedom or {}
-    free = sum(f.free for f in states.values())
-    return f"  {free} of {len(states)} free" + " · the freest" * freest if states else "", "dim"
+    if not machine.freedom:
+        return "", "dim"
+    return (f"  {len(machine.usable)} of {len(machine.freedom)} free" + " · the freest" * freest,
+            "dim")
 
 
 def _host(seen: HostSeen, now: float, width: int, freedom: Part) -> Row:
@@ -362,8 +363,8 @@ def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
     """The pane's title: how many are ticked and free, and whether the ranks have another order."""
     if source.inventory is None or not (source.inventory.devices or source.hosts):
         return name
-    judged = [f for machine in table.machines for f in (machine.freedom or {}).values()]
-    counted = f" · {sum(f.free for f in judged)} free" if judged else ""
+    judged = [machine for machine in table.machines if machine.freedom]
+    counted = f" · {sum(len(machine.usable) for machine in judged)} free" if judged else ""
     places = [table.keys.index(key) for key in table.ticked if key in table.keys]
     ranks = "" if places == sorted(places) else " · ranks in your order"
     return f"{name} ─ {len(set(table.ticked))} ticked{counted}{ranks}"

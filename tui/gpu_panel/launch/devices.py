@@ -278,10 +278,12 @@ w notifies you when the device under the cursor is free, W when any is."""
     def action_tick_all(self) -> None:
         """All free ones of the machine under the cursor; where these are ticked already, none."""
         host, ticked = self._host, self.ticked
-        more = [key for key in self._table.keys if row_keys.split(key)[0] == host
-                and key not in ticked and self._source.state_of(key) == "free"]
+        machine = self._source.machine(host)
+        usable = [key for name in (machine.usable if machine is not None else ())
+                  if (key := row_keys.of(host, name)) in self._table.keys]
+        more = [key for key in usable if key not in ticked]
         here = [key for key in ticked if row_keys.split(key)[0] == host]
-        if not more and not any(self._source.state_of(key) == "free" for key in here):
+        if not more and not set(usable) & set(here):
             self.notify("No device here is free; space ticks one all the same", severity="warning")
             return
         self.tick([*ticked, *more] if more else [key for key in ticked if key not in here])

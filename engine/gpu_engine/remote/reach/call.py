@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import select
+import signal
 import subprocess
 import time
 from collections import deque
@@ -53,6 +54,10 @@ class Unreachable(HostError):
     """The host can't be asked, or can't any more."""
 
     title = "A host can't be reached"
+
+
+class Cut(Unreachable):
+    """The connection ended after the request was sent: nobody here knows whether it was done."""
 
 
 class Refused(HostError):
@@ -135,11 +140,21 @@ class Shell:
         """End it, from any thread. Takes some seconds at most."""
         self.over = True
         self.end_input()
-        for act in (lambda: None, self.process.terminate, self.process.kill):
-            act()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._end(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(2)
                 return
+
+    def _end(self, number: signal.Signals) -> None:
+        """What `via` started may go on without it. Of ssh that may be a connection that others
+        share."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.host.via:
+                os.killpg(self.process.pid, number)
+            else:
+                self.process.send_signal(number)
 
     def __enter__(self) -> Shell:
         return self
@@ -168,10 +183,12 @@ class Call:
             if len(data) > protocol.LONGEST:
                 raise Refused(host.name, f"what it is to be told has {len(data):,} bytes; "
                                          f"{protocol.LONGEST:,} may be")
+            self.asked = time.time()
+            """When the request was sent, Unix seconds."""
             self._shell.write(data + content, time.monotonic() + ASK + len(content) / _SLOWEST)
         except TimeoutError:
             self.__exit__()
-            raise Unreachable(host.name, f"it took nothing for {ASK:.0f} s") from None
+            raise Cut(host.name, f"it took nothing for {ASK:.0f} s") from None
         except BaseException:
             self.__exit__()
             raise
@@ -207,7 +224,7 @@ class Call:
 
     def next(self, seconds: float | None = ASK) -> protocol.Answer:
         """The next answer, within `seconds`; None: however long it takes, as ssh ends by itself
-        where a connection was cut. Raises Unreachable where none comes, Refused for `Failed`."""
+        where a connection was cut. Raises Cut where none comes, Refused for `Failed`."""
         end = time.monotonic() + seconds if seconds else math.inf
         try:
             while True:
@@ -230,15 +247,15 @@ class Call:
                     raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
                 got = self._shell.read(end)
                 if not got:
-                    printed = b"\n".join((*self._odd, self._rest))
-                    raise Unreachable(self.host.name, self._shell.why(printed, greeted=True))
+                    half = self._rest.startswith(b"{")  # an answer that was cut
+                    printed = b"\n".join((*self._odd, b"" if half else self._rest))
+                    raise Cut(self.host.name, self._shell.why(printed, greeted=True))
                 self._rest += got
         except protocol.BadMessage as err:
-            raise Unreachable(self.host.name, f"what came from there is none of an agent's: {err}"
-                              ) from None
+            raise Cut(self.host.name, f"what came from there is none of an agent's: {err}"
+                      ) from None
         except TimeoutError:
-            raise Unreachable(self.host.name, f"no answer within {seconds or 0:.0f} s"
-                              ) from None
+            raise Cut(self.host.name, f"no answer within {seconds or 0:.0f} s") from None
 
     def expect(self, kind: type[A], seconds: float = ASK) -> A:
         """`next`, which is to be of `kind`."""

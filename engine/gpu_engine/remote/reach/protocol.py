@@ -121,6 +121,8 @@ class Start(Message, tag="start"):
     """The id of the run that it is part of."""
     machine: str = ""
     """The name of the machine that has that run."""
+    only_ask: bool = False
+    """Start nothing: tell of the run that was started with this key."""
 
 
 class Resume(Message, tag="resume"):

@@ -62,6 +62,8 @@ _KNOWN: tuple[tuple[str, str], ...] = (
 
 _SHARING = re.compile(r"mux_client|mm_send_fd")
 """How the lines begin that ssh prints of a connection which it can't share with others."""
+_UNREADABLE = re.compile("[\ufffd\x00-\x06]")
+"""What a line has that is no text."""
 _SSH_FAILED = 255
 
 
@@ -136,7 +138,8 @@ def _socket(destination: str) -> Path | None:
 def why(host: Host, printed: str, code: int | None, *, greeted: bool) -> str:
     """Why the way to `host` ended: `printed` is the end of what ssh and the shell there said,
     `code` the exit status (None: it still ran), `greeted` whether the agent had begun."""
-    lines = [clean(line, 300) for line in printed.splitlines() if line.strip()]
+    lines = [clean(line, 300) for line in printed.splitlines()
+             if line.strip() and not _UNREADABLE.search(line)]
     # ssh opens a connection of its own then: it is not for this that anything failed.
     lines = [line for line in lines if not _SHARING.match(line)] or lines
     said = lines[-1] if lines else ""

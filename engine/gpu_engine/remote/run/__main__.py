@@ -1,4 +1,5 @@
-"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD`: started by `launching.launcher.supervise`."""
+"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD [rest]`: started by `launching.launcher`; with
+`rest` by `launching.reattach`, to fetch what the hosts of a run that has ended have still got."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> int:
+    from gpu_engine.remote.run import rest
     from gpu_engine.remote.run.span import Span
     from gpu_engine.runs.folder import EXIT_CODES, Run
 
@@ -17,6 +19,9 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
     try:
+        if argv[3:] == ["rest"]:
+            rest.fetch(run)
+            os._exit(0)
         span = Span(run)
         code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
     except Exception:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeVar
 
-from gpu_engine.common.errors import Problem, SpecError, TooFew
+from gpu_engine.common.errors import HostProblem, Problem, SpecError, TooFew
 from gpu_engine.devices import availability
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.check import counted
@@ -21,12 +22,15 @@ from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.remote.run.survey import unfit
+from gpu_engine.runs.waiting import Wants
 from gpu_engine.spec.schema import RunSpec
 
 INTERVAL = 0.3
 """Seconds between two looks."""
 PATIENCE = 12.0
 """Seconds after which a machine that has not answered is passed over."""
+T = TypeVar("T")
+_UNKNOWN = "no machine has answered yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,16 @@ class Choice:
         return "; ".join([f"on {self.host}: {named}: {how}", *self.passed])
 
 
+def silence(machine: HostSeen) -> str | None:
+    """Why nothing is known of its devices now: "gpu2 is away: …"; None: they are."""
+    if machine.state == "away":
+        return f"{machine.host.name} is away: {machine.reason}"
+    if machine.state == "asking" or machine.inventory is None:
+        return f"{machine.host.name} has not answered yet"
+    return f"{machine.host.name} answers, and has not said how its devices are yet" \
+        if machine.snapshot is None else None
+
+
 def on_cpu(seen: Sequence[HostSeen]) -> bool:
     """Whether CPU slots are meant: no machine that answers has a GPU. This machine's alone do not
     mean that those that are away have none."""
@@ -65,9 +79,9 @@ def free_on(machine: HostSeen, *, share: bool = False) -> list[str]:
     """The ids of its devices that a run may take now; `share`: also those that others use."""
     if machine.state != "seen" or machine.snapshot is None:
         return []
-    usable = {s.device.id: s.problem is None for s in machine.snapshot.samples}
-    return [i for i, judged in machine.freedom.items() if judged.free
-            or (judged.state == "busy" and i.startswith("cpu:")) or (share and usable.get(i))]
+    if share:
+        return [s.device.id for s in machine.snapshot.samples if s.problem is None]
+    return availability.usable(machine.freedom)
 
 
 def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool = False,
@@ -80,9 +94,8 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
     passed, lacking = list[str](), list[str]()
     for machine in seen:
         name, inventory, welcome = machine.host.name, machine.inventory, machine.welcome
-        if machine.state != "seen" or inventory is None:
-            passed.append(f"{name} is away: {machine.reason}" if machine.state == "away"
-                          else f"{name} has not answered yet")
+        if inventory is None or silence(machine):
+            passed.append(silence(machine) or "")
         elif inventory.is_cpu != cpu:
             lacking.append(f"{name} has {'GPUs and offers no CPU slots' if cpu else 'no GPU'}")
         elif why := refused.get(name) or (
@@ -106,6 +119,20 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
     return Choice(name, tuple(devices), len(seen), tuple(passed))
 
 
+def take(seen: Sequence[HostSeen], spec: RunSpec, plan: Callable[[Choice], T],
+         refused: dict[str, str], *, cpu: bool, behind: bool = False) -> tuple[Choice, T]:
+    """`choose`, and what `plan` makes of it: of the next machine, as long as it raises HostProblem,
+    which `refused` then holds. Raises as `choose` and `plan`."""
+    while True:
+        choice = choose(seen, spec, cpu=cpu, behind=behind, refused=refused)
+        try:
+            return choice, plan(choice)
+        except HostProblem as err:
+            refused[choice.host] = err.of(choice.host)
+            if len(seen) == 1 and not behind:
+                raise  # with all that it says
+
+
 def with_most_free(seen: Sequence[HostSeen]) -> HostSeen | None:
     """The machine with most free devices of the kind that is meant; None: none has any."""
     cpu = on_cpu(seen)
@@ -119,15 +146,23 @@ def settled(seen: Sequence[HostSeen]) -> bool:
     return all(m.state == "away" or len(m.recent) >= availability.READINGS for m in seen)
 
 
-def look(asked: Sequence[Host]) -> tuple[HostSeen, ...]:
-    """Watch these machines until each has been seen often enough to be judged, or is given up."""
+def look(asked: Sequence[Host], each: Callable[[Sequence[HostSeen]], object] = len
+         ) -> tuple[HostSeen, ...]:
+    """Watch these machines until each has been seen often enough to be judged, or is given up.
+    `each` is told of those that are, as soon as they are."""
     with contextlib.closing(Watcher(INTERVAL)) as watcher:
         for host in asked:
             watcher.watch(host)
-        end = time.monotonic() + PATIENCE
-        while not settled(watcher.seen) and time.monotonic() < end:
+        end, told = time.monotonic() + PATIENCE, set[str]()
+        while True:
+            seen, over = watcher.seen, time.monotonic() >= end
+            new = [m for m in seen if m.host.name not in told and (over or settled([m]))]
+            if new:
+                each(new)
+            told |= {m.host.name for m in new}
+            if len(told) == len(seen):
+                return seen
             time.sleep(0.05)
-        return watcher.seen
 
 
 def asked_of(spec: RunSpec) -> tuple[RunSpec, list[Host]]:
@@ -141,21 +176,26 @@ def asked_of(spec: RunSpec) -> tuple[RunSpec, list[Host]]:
     return spec, hosts.meant_by(spec.devices.hosts or ())
 
 
-def resolve(spec: RunSpec, *, only_plan: bool = False) -> tuple[RunSpec, str]:
-    """`spec` on the devices that are chosen now, and why these. `only_plan`: where too few are free
-    it is the first machine that has so many. Raises SpecError, UserError, TooFew."""
+def resolve(spec: RunSpec, plan: Callable[[RunSpec], T], *, only_plan: bool = False
+            ) -> tuple[T, str, Wants]:
+    """`plan` of `spec` on the devices that are chosen now, on a machine that can start it; why
+    these; and what they were chosen by. `only_plan`: where too few are free it is the first machine
+    that has so many. Raises SpecError, UserError, TooFew, which says of each machine why not."""
     spec, asked = asked_of(spec)
     d, seen = spec.devices, look(asked)
     assert d.pick is not None
+    cpu = on_cpu(seen)
+    wants = Wants(count=d.pick, free=None if d.free_gib is None else int(d.free_gib * (1 << 30)),
+                  share=d.share, cpu=cpu, hosts=tuple(d.hosts or ()))
     try:
-        choice = choose(seen, spec, cpu=on_cpu(seen))
-        return on_chosen(spec, choice), choice.sentence
+        choice, planned = take(seen, spec, lambda c: plan(on_chosen(spec, c)), {}, cpu=cpu)
+        return planned, choice.sentence, wants
     except TooFew as err:
         name, inventory = largest(seen)
         if not only_plan or inventory is None or len(inventory.devices) < d.pick:
             raise
         choice = Choice(name, inventory.devices[:d.pick], len(seen))
-        return on_chosen(spec, choice), f"it can't start now: {err}"
+        return plan(on_chosen(spec, choice)), f"it can't start now: {err}", wants
 
 
 def largest(seen: Sequence[HostSeen]) -> tuple[str, Inventory | None]:
@@ -165,6 +205,24 @@ def largest(seen: Sequence[HostSeen]) -> tuple[str, Inventory | None]:
     there = [(m.host.name, m.inventory) for m in seen
              if m.inventory is not None and m.inventory.is_cpu == cpu]
     return max(there, key=lambda pair: len(pair[1].devices), default=("", None))
+
+
+def expected(seen: Sequence[HostSeen], count: int) -> Inventory:
+    """The devices by which a run is checked that waits for `count` of one of these machines: those
+    of the largest that answers. As one that does not answer now may have enough, so many are
+    supposed; where nobody answers (`unknown`), they are GPUs."""
+    found = largest(seen)[1] or Inventory((), "nvml", problem=_UNKNOWN)
+    kind = found.devices[0] if found.devices else Device("0", "gpu", "GPU")
+    more = range(len(found.devices), count) if any(m.snapshot is None or m.state != "seen"
+                                                   for m in seen) else ()
+    return replace(found, devices=(*found.devices, *(
+        replace(kind, id=f"cpu:{n}" if kind.is_cpu else str(n), index=n, uuid=None)
+        for n in more)))
+
+
+def unknown(inventory: Inventory) -> bool:
+    """Whether `expected` supposes even the kind of these devices."""
+    return inventory.problem == _UNKNOWN
 
 
 def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:

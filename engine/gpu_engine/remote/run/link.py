@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
+from gpu_engine.remote.reach.call import Call, Cut, Refused, Unreachable, ask
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.mirror import Mirror
@@ -34,7 +34,10 @@ class Link(threading.Thread):
     """Keeps what is known of `part` until its run has ended or it was told to give up; sets `news`
     whenever that changes."""
 
-    def __init__(self, run: Path, part: Part, log_limit: int, news: threading.Event) -> None:
+    def __init__(self, run: Path, part: Part, log_limit: int, news: threading.Event, *,
+                 others: bool = False, mirror: type[Mirror] = Mirror) -> None:
+        """`others`: another host can be told instead. One that is not reached to be told is then
+        as one that refuses."""
         super().__init__(name=f"link {part.host}", daemon=True)
         self.part = replace(part, problem=None, since=None)
         """The part with what is known of it now; nobody else changes it meanwhile."""
@@ -46,14 +49,16 @@ class Link(threading.Thread):
         """Why the host will not do it: it can't be started, or is not there any more."""
         self.over = False
         """Whether it was refused, or has ended and all its files are here."""
-        self._run = run
-        self._mirror = Mirror(run, part, log_limit)
+        self._run, self._others = run, others
+        self._mirror = mirror(run, part, log_limit)
         self._news = news
         self._following: Call | None = None
         self._given_up = threading.Event()
         self._wake = threading.Event()
         self._asked_to_stop: bool | None = None
         """Whether it was asked to stop, and if so now."""
+        self.told_to_stop = False
+        """Whether the host has answered that it was."""
         self._begun = part.run is not None and not part.resume
 
     def stop(self, *, now: bool) -> None:
@@ -83,6 +88,9 @@ class Link(threading.Thread):
                 return
             except UserError as err:  # it can't be reached, or hosts.toml not be read, just now
                 reason = err.reason if isinstance(err, Unreachable) else str(err)
+                if self._others and not self._begun and not self.part.asked:
+                    self._refuse(reason)
+                    return
             except protocol.BadMessage as err:
                 reason = f"what came from there is none of an agent's: {err}"
             except OSError as err:
@@ -104,10 +112,11 @@ class Link(threading.Thread):
     def _serve(self, host: Host) -> None:
         """Until all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
-            if self._asked_to_stop is not None and self.part.run is None:
+            stopped = self._asked_to_stop is not None and self.part.run is None
+            if stopped and not self.part.asked:
                 self._refuse("stopped before it started")
                 return
-            self._begin(host)
+            self._begin(host, only_ask=stopped)
         part = self.part
         assert part.run is not None
         with Call(host, protocol.Follow(part.run, self._mirror.at(), part.ranks, part.node)
@@ -131,13 +140,16 @@ class Link(threading.Thread):
                     self._news.set()
                     return
 
-    def _begin(self, host: Host) -> None:
+    def _begin(self, host: Host, *, only_ask: bool) -> None:
         part = self.part
-        answer = ask(host, protocol.Start(
-            part.spec, part.key, part.folders, part.trying, part.attempt, part.checkpoint,
-            self._run.name, socket.gethostname()) if part.run is None or not part.resume else
-            protocol.Resume(part.run, part.spec, part.attempt, part.checkpoint, part.fresh),
-            protocol.Started)
+        try:
+            answer = ask(host, start_of(self._run, part, only_ask=only_ask)
+                         if part.run is None or not part.resume else protocol.Resume(
+                             part.run, part.spec, part.attempt, part.checkpoint, part.fresh),
+                         protocol.Started)
+        except Cut:
+            self._note(asked=True)
+            raise
         self._begun = True
         self._note(run=answer.run, path=answer.path, resume=False)
 
@@ -149,6 +161,7 @@ class Link(threading.Thread):
         try:
             ask(host or parts.host_of(self._run, self.part),
                 protocol.Stop(run, self._asked_to_stop), seconds=ANSWERS)
+            self.told_to_stop = True
         except Refused:
             return
         except UserError:
@@ -167,3 +180,9 @@ class Link(threading.Thread):
             log.info("%s: %s", self.part.host, ", ".join(news))
             self.part = replace(self.part, **changes)
         self._news.set()
+
+
+def start_of(run: Path, part: Part, *, only_ask: bool = False) -> protocol.Start:
+    """What the host of `part`, of the run in this folder, is told to start, or only asked for."""
+    return protocol.Start(part.spec, part.key, part.folders, part.trying, part.attempt,
+                          part.checkpoint, run.name, socket.gethostname(), only_ask)

@@ -34,7 +34,7 @@ class Mirror:
     set aside, as the spec has it."""
 
     def __init__(self, run: Path, part: Part, log_limit: int) -> None:
-        self._run, self._part = run, part
+        self.run, self._part = run, part
         self._limit = log_limit
         self._bases = {f"ranks/{b.rank:05d}.jsonl": b.bytes for b in part.bases}
         """Bytes at the beginning of a file that came from another host, before this one had that
@@ -64,10 +64,10 @@ class Mirror:
         """Append what came. Raises BadMessage for what the host has no business sending, or that
         does not go on where the file here ends; OSError where it can't be written."""
         path, data = self._path(piece.name), piece.data
-        free = disk_room.of(self._run).free
+        free = disk_room.of(self.run).free
         if free is not None and free - len(data) < FLOOR:
             raise OSError(errno.ENOSPC, f"less than {units.size(FLOOR)} would be free on the disk "
-                                        f"of {self._run}")
+                                        f"of {self.run}")
         if piece.start:
             self._begin_anew(path, piece.name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -91,7 +91,7 @@ class Mirror:
         found = files.here(name, self._part.host, self._part.ranks, self._part.node)
         if found is None:
             raise BadMessage(f"a file that is none of its: {name[:80]!r}")
-        return self._run / found
+        return self.run / found
 
     def _begin_anew(self, path: Path, name: str) -> None:
         base = self._bases.get(name, 0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.errors import HostProblem, Problem, SpecError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.build import plan as plan_of
@@ -28,7 +28,7 @@ class Machine:
     welcome: Welcome
     inventory: Inventory
     skew: float = 0.0
-    """Seconds that its clock is ahead of ours."""
+    """Seconds that its clock is at least ahead of ours; negative: behind."""
     opened: float = 0.0
     """Seconds until our program there had begun."""
 
@@ -96,8 +96,11 @@ def spread(spec: RunSpec, machines: Sequence[Machine], *, address: str, port: in
             plan = plan_of(mine, machine.inventory, python=machine.welcome.interpreter
                            or machine.welcome.python)
         except SpecError as err:
-            raise SpecError([on(machine.name, p) if p.key.startswith("devices") else p
-                             for p in err.problems]) from None
+            problems = [on(machine.name, p) if p.key.startswith("devices") else p
+                        for p in err.problems]
+            # What is not about its devices is wrong on any machine.
+            kind = HostProblem if all(p.key == _HOSTS for p in problems) else SpecError
+            raise kind(problems) from None
         nodes.append(Node(machine, number, mine, plan))
     return tuple(nodes), _joined(spec, nodes, base)
 

@@ -66,6 +66,10 @@ class Part:
     """Why it can't be reached now; None: it can."""
     since: UnixTime | None = None
     """Since when, unix seconds."""
+    asked: bool = False
+    """Whether the host may have begun it, as it was asked to, though no answer came (`run`)."""
+    behind: bool = False
+    """Whether the run has ended without all that the host has recorded: it was away."""
     to_stop: bool = False
     """Whether the run here was stopped while it could not be reached: another `stop` asks it."""
 

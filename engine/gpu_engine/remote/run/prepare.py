@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.code.snapshot import Snapshot, take
-from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.errors import HostProblem, Problem, SpecError, UserError
 from gpu_engine.common.files import size_of
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.records import LaunchPlan, Sending
@@ -41,7 +41,8 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     send: whether hosts are sent the code that they lack, so that they can check the run in it. If
     not, nothing is sent, and nothing can be started from the answer.
 
-    Raises SpecError with everything that is wrong on any host, UserError where hosts.toml is.
+    Raises HostProblem with everything that is wrong on any host, SpecError with what is wrong
+    wherever it runs, UserError where hosts.toml is.
     """
     spec = nodes.whole(spec)
     asked = nodes.entries(spec)
@@ -58,7 +59,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         snapshot.name if snapshot is not None and h.name in new else None for h in found])
     problems = survey.torches(met, spec)
     if problems:
-        raise SpecError(problems)
+        raise HostProblem(problems)
     # Before they are asked to try ports: what does not fit anyway is told at once.
     nodes.spread(spec, met, address="127.0.0.1", port=MEETING_PORT, base=base)
     address, port = survey.meeting_point(met, spec) if len(met) > 1 else ("127.0.0.1", None)
@@ -123,7 +124,7 @@ def _snapshot(here: Path, new: Sequence[str], known: Collection[str | None]) -> 
 
 
 def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
-    """The folder of the code on each of these hosts, sent now. Raises SpecError naming those that
+    """The folder of the code on each of these hosts, sent now. Raises HostProblem naming those that
     could not take it."""
     content = b"".join((snapshot.listed, *snapshot.contents)) if lacking else b""
     answers = at_once(lambda host: ask(
@@ -134,7 +135,7 @@ def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[s
                 for one, answer in zip(lacking, answers, strict=True)
                 if isinstance(answer, UserError)]
     if problems:
-        raise SpecError(problems)
+        raise HostProblem(problems)
     return {one.name: (answer.path,) for one, answer in zip(lacking, answers, strict=True)
             if isinstance(answer, protocol.CodeKept)}
 

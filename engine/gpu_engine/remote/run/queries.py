@@ -15,6 +15,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import call, protocol
 from gpu_engine.remote.reach.call import Refused, at_once
 from gpu_engine.remote.run import parts
+from gpu_engine.remote.run.link import start_of
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
@@ -46,14 +47,16 @@ def to_stop_text(run: Run, hosts: Sequence[str]) -> str:
 def stop_left(run: Run, *, now: bool = False) -> bool:
     """Ask the hosts that could not be reached when the run was stopped. Returns whether there were
     any. Raises UserError where one can't be reached now either."""
-    left = [p for p in parts.read(run.path) if p.to_stop and p.run is not None]
+    left = [p for p in parts.read(run.path) if p.to_stop]
     if not left:
         return False
 
     def ask(part: Part) -> None:
-        assert part.run is not None
-        with contextlib.suppress(Refused):  # it has no such run any more
-            call.ask(parts.host_of(run.path, part), protocol.Stop(part.run, now))
+        host = parts.host_of(run.path, part)
+        with contextlib.suppress(Refused):  # it has no such run (any more)
+            name = part.run or call.ask(host, start_of(run.path, part, only_ask=True),
+                                        protocol.Started).run
+            call.ask(host, protocol.Stop(name, now))
         parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
 
     lock = lock_of(run.path)

@@ -19,7 +19,7 @@ from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
-from gpu_engine.remote.run import parts, queries, verdict
+from gpu_engine.remote.run import parts, queries, rest, verdict
 from gpu_engine.remote.run.link import Link
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.verdict import End
@@ -106,14 +106,25 @@ class Span:
                 reason, cause = why, Cause(why)
                 break
         if outcome == "stopped":
-            left = [n for n, end in self.over.items()
-                    if end.lost is not None and self.parts[n].run is not None]
-            for name in left:
-                self._note(replace(self.parts[name], to_stop=True))
-            reason = queries.to_stop_text(self.run, left) if left else reason
+            reason = self._not_stopped() or reason
+        lacking = [self.parts[name] for name, end in self.over.items() if end.lost is not None]
+        lacking = [replace(part, behind=True) for part in lacking if part.run or part.asked]
+        for part in lacking:
+            self._note(part)
         self._set_state(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason,
-                        cause=cause, unheard=(), again=None)
+                        cause=cause, unheard=(), again=None,
+                        warnings=(*self.state.warnings, *rest.notice(self.run.path, lacking)))
         return self.state
+
+    def _not_stopped(self) -> str | None:
+        """What is said of hosts that were not reached to be stopped, and are asked by another
+        `stop`; None: there are none."""
+        left = [name for name, end in self.over.items() if end.lost is not None
+                and not self.links[name].told_to_stop
+                and (self.parts[name].run or self.parts[name].asked)]
+        for name in left:
+            self._note(replace(self.parts[name], to_stop=True))
+        return queries.to_stop_text(self.run, left) if left else None
 
     # --- attempts ------------------------------------------------------------------------------
 

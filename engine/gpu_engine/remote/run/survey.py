@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 
 import msgspec
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.errors import HostProblem, Problem, SpecError
 from gpu_engine.common.programs import version
 from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach import protocol, ssh
@@ -31,7 +32,9 @@ def meet(host: Host, folders: tuple[str, ...], *, slots: bool = False, code: str
     the name `code`. Raises Unreachable, Refused."""
     with Call(host, protocol.Hello(folders, slots, code)) as call:
         welcome = call.expect(protocol.Welcome)
-        return Machine(host, welcome, welcome.inventory, welcome.clock - time.time(), call.opened)
+        # It looked at its clock between these two moments, however long that took.
+        least, most = welcome.clock - time.time(), welcome.clock - call.asked
+        return Machine(host, welcome, welcome.inventory, min(max(least, 0.0), most), call.opened)
 
 
 def _other_version(machine: Machine) -> str | None:
@@ -92,9 +95,11 @@ class Checkup:
                 "problems": self.problems, "ok": self.ok}
 
 
-def check(hosts: Iterable[Host]) -> list[Checkup]:
-    """Ask all of `hosts` at once. Takes as long as the slowest, which has a limit."""
-    return [c for c in at_once(_check, tuple(hosts)) if isinstance(c, Checkup)]
+def check(hosts: Sequence[Host]) -> Iterator[Checkup]:
+    """Ask all of `hosts` at once; they come in the order of their answers."""
+    with ThreadPoolExecutor(max(len(hosts), 1)) as pool:
+        for done in as_completed([pool.submit(_check, host) for host in hosts]):
+            yield done.result()
 
 
 def _check(host: Host) -> Checkup:
@@ -111,7 +116,7 @@ def _check(host: Host) -> Checkup:
 def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
            folders: Sequence[tuple[str, ...]], code: Sequence[str | None]) -> list[Machine]:
     """Ask all hosts who they are. `folders`: where the run would start on each, and `code` the
-    name of the code of which it is to tell whether it is there, in their order. Raises SpecError
+    name of the code of which it is to tell whether it is there, in their order. Raises HostProblem
     naming every one that can't be reached, with the reason, and all that does not fit together."""
     def one(entry: HostDevices, host: Host, places: tuple[str, ...], name: str | None) -> Machine:
         slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
@@ -133,7 +138,7 @@ def survey(asked: Sequence[HostDevices], hosts: Sequence[Host],
         if (why := _other_version(there)) is not None:
             problems.append(Problem(_KEY, entry.host, why))
     if problems:
-        raise SpecError(problems)
+        raise HostProblem(problems)
     return [there for there in found if isinstance(there, Machine)]
 
 
@@ -206,7 +211,7 @@ def meeting_point(met: Sequence[Machine], spec: RunSpec) -> tuple[str, int]:
 def check_parts(met: Sequence[Machine], specs: Sequence[RunSpec],
                 folders: Sequence[tuple[str, ...]]) -> tuple[list[str], list[str]]:
     """What each host says of its part. Returns warnings, and the folder that each would run in.
-    Raises SpecError with everything that is wrong, on every host."""
+    Raises HostProblem with everything that is wrong, on every host."""
     answers = at_once(lambda i: ask(met[i].host, protocol.Check(
         to_dict(specs[i], defaults=False), folders[i]), protocol.Checked, 120), range(len(met)))
     problems, warnings, places = [], [], []
@@ -218,7 +223,7 @@ def check_parts(met: Sequence[Machine], specs: Sequence[RunSpec],
         warnings += [f"{one.name}: {w}" for w in answer.warnings]
         problems += [_problem(one.name, wrong) for wrong in answer.wrong]
     if problems:
-        raise SpecError(problems)
+        raise HostProblem(problems)
     return warnings, places
 
 

@@ -79,9 +79,7 @@ def judge(ends: Mapping[str, End], *, stop_asked: bool
     states = [e.state.state for e in ends.values() if e.state is not None]
     told = [e.state.reason for e in ends.values() if e.state is not None and e.state.reason]
     if stop_asked or "stopped" in states:
-        unknown = [n for n, e in ends.items() if e.lost is not None]
-        more = f"whether it still runs on {', '.join(unknown)} is not known" if unknown else None
         # Ranks on a host that heard of the stop last have ended with the others, not by themselves.
         reasons = [why for why in told if not (stop_asked and why == ALONE)]
-        return "stopped", more or (reasons[0] if reasons else None), None
+        return "stopped", reasons[0] if reasons else None, None
     return "completed", told[0] if told else None, None

@@ -3,10 +3,14 @@ and what is asked of a run that is here."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import sys
 import time
-from contextlib import suppress
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from gpu_engine.code import listing, store
@@ -20,7 +24,7 @@ from gpu_engine.remote.reach.protocol import BadMessage, Wrong
 from gpu_engine.remote.there.main import Out, enter
 from gpu_engine.runs import checkpoints, disk_room
 from gpu_engine.runs import stacks as asking
-from gpu_engine.runs.folder import Run, all_parts
+from gpu_engine.runs.folder import Run, all_parts, private_folder
 from gpu_engine.spec.read import from_dict
 
 _ID = re.compile(r"[0-9a-f]{2,32}")
@@ -64,18 +68,37 @@ def check(out: Out, request: protocol.Check) -> None:
 def start(out: Out, request: protocol.Start) -> None:
     """Once for a key, however often it is said: an answer may have been lost with its connection.
     """
+    with _alone(request.key):
+        run = _started_by(request.key)
+        if run is None and request.only_ask:
+            raise UserError("it has not begun there")
+        out.send(_started(run or _start(request)))
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """Nobody else starts a run by this key meanwhile. An agent whose connection was cut goes on,
+    and the next one must find the run that it has made."""
+    private_folder(paths.parts_folder())
+    # A byte for each key, locked for this process and not for those that it starts (fcntl).
+    lock = os.open(paths.home() / "starting.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, zlib.crc32(key.encode()))
+        yield
+    finally:
+        os.close(lock)
+
+
+def _start(request: protocol.Start) -> Run:
     folder = enter(request.folders)
-    run = _started_by(request.key)
-    if run is None:
-        prepared = launcher.prepare(from_dict(request.spec), cwd=folder)
-        if request.trying:
-            prepared = launcher.only_trying(prepared)
-        plan = replace(prepared.plan, origin=request.key,
-                       part_of=PartOf(request.whole, request.machine))
-        if request.checkpoint is not None:
-            plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
-        run = launcher.start(replace(prepared, plan=plan), attempt=request.attempt)
-    out.send(_started(run))
+    prepared = launcher.prepare(from_dict(request.spec), cwd=folder)
+    if request.trying:
+        prepared = launcher.only_trying(prepared)
+    plan = replace(prepared.plan, origin=request.key,
+                   part_of=PartOf(request.whole, request.machine))
+    if request.checkpoint is not None:
+        plan = replace(plan, resume_from=ResumeFrom(request.checkpoint, request.attempt))
+    return launcher.start(replace(prepared, plan=plan), attempt=request.attempt)
 
 
 def resume(out: Out, request: protocol.Resume) -> None:

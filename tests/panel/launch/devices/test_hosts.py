@@ -15,6 +15,7 @@ from gpu_engine.devices.records import Sample
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.watcher import HostSeen
+from gpu_engine.remote.run import freest
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource
 from gpu_panel.launch.device_table import DeviceTable
@@ -43,6 +44,14 @@ def test_a_group_a_machine_with_its_age_and_why_it_is_away():
     assert "  ! " + NOT_THERE in lines
     boxes = [line[:3] for line in lines if line[1:2] == " " and line[0] in "▣☐·"]
     assert boxes == ["☐ c", "▣ 0", "☐ 1", "☐ 0"]
+
+
+def test_cpu_slots_that_something_uses_are_counted_as_the_command_line_counts_them():
+    busy = {f"cpu:{n}": Availability("busy", "busy") for n in (0, 1)}
+    host = replace(seen(Host("gpu1"), slots(2)), freedom=busy)
+    source = DeviceSource(slots(1), None, StillHosts(host))
+    assert freest.free_on(host) == ["cpu:0", "cpu:1"]
+    assert "gpu1  2 of 2 free" in text(DeviceTable(source.machines), 120).splitlines()
 
 
 def test_what_a_host_says_can_do_nothing_to_the_terminal():

@@ -1,0 +1,71 @@
+"""`python between.py COMMAND…`: the way to a host, on which a test has something happen. The file
+beside the host's home, HOME.does, says what:
+
+    away             nobody gets there
+    away after KIND  so from the request of this kind on, once it was answered
+    cut KIND         the connection ends before such a request arrives
+    mute KIND        such a request arrives, and nobody gets there before its answer comes back
+    hold KIND        such a request arrives when the file is gone
+    drop KIND        no answer of this kind comes
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+DOES = Path(os.environ["GPU_PANEL_HOME"] + ".does")
+KIND = b'"kind":"%s"'
+
+
+def does() -> str:
+    return DOES.read_text() if DOES.exists() else ""
+
+
+def kind_of(what: str, data: bytes) -> bool:
+    """Whether the test wants `what` at a message in `data`."""
+    said = does()
+    return said.startswith(what) and KIND % said.removeprefix(what).strip().encode() in data
+
+
+def end() -> None:
+    os.write(1, b"Connection closed by remote host\n")
+    child.kill()
+    os._exit(255)
+
+
+def answers() -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        if muted:
+            continue
+        if not kind_of("drop ", line):
+            os.write(1, line)
+    child.wait()
+    if muted or leaving:
+        DOES.write_text("away")
+    if muted:
+        end()
+    os._exit(child.returncode)
+
+
+if does() == "away":
+    sys.exit(255)
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+assert child.stdin is not None
+muted = leaving = False
+threading.Thread(target=answers, daemon=True).start()
+while data := os.read(0, 1 << 16):
+    if kind_of("cut ", data):
+        end()
+    while kind_of("hold ", data):
+        time.sleep(0.02)
+    muted = muted or kind_of("mute ", data)
+    leaving = leaving or kind_of("away after ", data)
+    child.stdin.write(data)
+child.stdin.close()
+time.sleep(60)
