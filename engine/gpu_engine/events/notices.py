@@ -17,9 +17,10 @@ SAME_ORDER = "set-epoch"
 NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-RANK_LOST, NO_BATCH, NOT_PRINTED = "rank-lost", "no-batch", "not-printed"
-ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
-         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
+RANK_LOST, NO_BATCH = "rank-lost", "no-batch"
+NOT_PRINTED, NOT_READ = "not-printed", "not-read"
+ORDER = (RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NOT_READ, NOT_SAVED, NOT_RECORDED, APART,
+         ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -72,6 +73,11 @@ def not_recorded(seconds: float, lost: int) -> Warning:
 def not_printed(missing: Sequence[str]) -> Warning:
     """Values that were asked for (run.metrics) were never printed. `missing`: a sentence each."""
     return Warning("; ".join(missing), NOT_PRINTED)
+
+
+def not_read(why: Sequence[str]) -> Warning:
+    """Values that were printed are not recorded, as they are not certain. `why`: of each name."""
+    return Warning("run.metrics: not all is recorded. " + "; ".join(why), NOT_READ)
 
 
 def apart(world: int, steps: int, *, group: bool, wrapped: bool = False) -> Warning:
