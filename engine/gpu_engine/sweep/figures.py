@@ -7,15 +7,17 @@ import contextlib
 import math
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import size_of
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Eval, Event, Metric, Start, Step
 from gpu_engine.runs.folder import Run, State
+from gpu_engine.spec.schema import parse_best
 
 LOSS = "loss"
 EVAL = "eval:"
@@ -39,6 +41,39 @@ class Extent:
     greatest: float | None
     last: float | None
     """Of the last step, finite or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """The value by which runs are compared."""
+
+    name: str = LOSS
+    """As it is recorded: "eval:accuracy" is an evaluation's."""
+    largest: bool = False
+    """Whether the greatest is the best."""
+
+    @property
+    def text(self) -> str:
+        """As `--by` takes it."""
+        return ("max:" if self.largest else "") + self.name
+
+    def best(self, values: Mapping[str, Extent]) -> float | None:
+        """The best one of a run; None if it has none that is finite."""
+        extent = values.get(self.name)
+        return None if extent is None else extent.greatest if self.largest else extent.least
+
+
+def compared_by(asked: str | None, names: Container[str]) -> By:
+    """By which value runs are compared that have recorded values of these `names`. `asked`:
+    run.best, or else train.best, whose value is the evaluation's if there is such a one; None: by
+    the loss of their steps."""
+    try:
+        wanted = parse_best(asked)
+    except UserError:  # of a folder that was changed by hand
+        wanted = None
+    name, largest = wanted or (LOSS, False)
+    order = (EVAL + name, name) if wanted else (name, EVAL + name)
+    return By(next((full for full in order if full in names), name), largest)
 
 
 @dataclass(slots=True)
