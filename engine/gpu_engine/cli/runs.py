@@ -207,8 +207,8 @@ def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
     from gpu_engine.runs import folder, notes
 
     path = folder.find(run).path
-    plus = [tag for text in added for tag in notes.parse_tags(text)]
-    minus = [tag for text in removed for tag in notes.parse_tags(text)]
+    plus = notes.parse_tags(added)
+    minus = notes.parse_tags(removed)
 
     def changed(now: notes.Notes) -> notes.Notes:
         return replace(now.with_tags(plus, minus),
