@@ -200,6 +200,47 @@ def test_a_task_goes_on_from_its_checkpoint(home, tmp_path, monkeypatch):
     assert 3000 < first < 6000
 
 
+SAYS = """
+import signal, sys
+lr = float(sys.argv[2])
+print("val:", lr, flush=True)
+for then in (lr, lr):
+    signal.pause()
+"""
+
+
+def test_runs_whose_steps_nobody_sees_are_compared_too(home, tmp_path, monkeypatch):
+    """Their time counts from their start. One is NaN, and another has no value yet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "says.py").write_text(SAYS)
+    made = submitted("lr=nan,2,1", task={"command": [sys.executable, "says.py", "--lr", "1"]},
+                     devices={"ids": ["cpu:0"]},
+                     run={"halving": 3, "limit": 3.0, "metrics": {"val": r"val: (\S+)"},
+                          "best": "min:val"})
+    lock = waiting.sweep_lock(paths.queue_folder(), made.id)
+    wait_for(lambda: not lock.exists())
+    states = [run.state() for run in made.runs]
+    assert [(s.state, s.attempt) for s in states] == [("stopped", 1), ("stopped", 1),
+                                                      ("completed", 2)]
+    assert states[0].reason.endswith("to go on; its val is nan")
+    assert states[2].reason.startswith("time was up after 00:03, counted from the start")
+
+
+def test_where_nobody_has_a_value_all_go_on_and_it_is_said(home, monkeypatch):
+    with monkeypatch.context() as patch:
+        nobody_starts(patch)
+        made = submitted("lr=1,2,3", devices={"ids": ["cpu:0"]}, run={"halving": 3, "limit": 9.0},
+                         task={"command": ["true", "--lr", "1"]})
+    for run in made.runs:
+        ended(run, [], state="stopped")
+        keep(run, Rung(1 / 3, 1.0, 3, None), "stopped")
+    waiting.sweep_lock(paths.queue_folder(), made.id).write_text(socket.gethostname())
+    assert called("queue").returncode == 0
+    wait_for(lambda: all(run.state().state == "completed" for run in made.runs))
+    assert "at 33 % of their time or steps no run had a value to be compared by: all of them go " \
+        "on" in called("sweep", made.id).stdout
+
+
 def test_a_stop_of_the_sweep_keeps_those_that_rest_where_they_are(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = printing(tmp_path, "lr=1,2,3,4,5,6,7,8,9", 1, halving=3)

@@ -21,6 +21,7 @@ from gpu_engine.common.files import file_inside, size_of
 from gpu_engine.events import notices
 from gpu_engine.events.paths import inside
 from gpu_engine.events.schema import Metric, Warning
+from gpu_engine.plan import own_command
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.schema import AUTO, parse_metrics
@@ -32,8 +33,8 @@ _AT_ONCE = 1 << 20
 _PATIENCE = 0.1
 """Seconds that a pattern may take for one line."""
 _MOST_EVENTS = 200
-"""Of more lines of one look so many are recorded, and those with a value's least, greatest and
-last."""
+"""Of more lines of one look about so many are recorded, and those with a value's least, greatest
+and last."""
 _MOST_NAMES = 64
 
 _POWER = r"(?:[eE][-+]?\d+)?"
@@ -141,6 +142,8 @@ class Printed:
     def __init__(self, path: Path, metrics: Mapping[str, str] | str) -> None:
         self.path = path
         self._patterns = None if metrics == AUTO else parse_metrics(metrics)
+        self.elsewhere = ""
+        """Where else the output may be, for people."""
         self._offset = size_of(path)
         self._rest = b""
         self._lines = 0
@@ -157,7 +160,13 @@ class Printed:
         """The reader of a run's rank 0; None where nothing is to be read, or it is not here."""
         metrics = plan.spec.run.metrics
         log = next((p.log or "ranks/00000.log" for p in plan.processes if 0 in p.ranks), None)
-        return cls(run.path / log, metrics) if metrics and log is not None else None
+        if not metrics or log is None:
+            return None
+        reader, words = cls(run.path / log, metrics), plan.spec.task.command or ()
+        if own_command.launches_itself(words) and any(
+                word == "-r" or word.partition("=")[0] == "--redirects" for word in words):
+            reader.elsewhere = ", which --redirects has written to files of its own"
+        return reader
 
     def read(self, step: int | None, *, over: bool = False) -> list[Metric | Warning] | None:
         """The values of the lines that were completed since the last call, and what of them is not
@@ -244,7 +253,7 @@ class Printed:
 
     def missing(self) -> list[str]:
         """What was never seen, a sentence for each, once all is read."""
-        lines = f"{self._lines:,} line{'s' * (self._lines != 1)} of rank 0's output"
+        lines = f"{self._lines:,} line{'s' * (self._lines != 1)} of rank 0's output{self.elsewhere}"
         if self._patterns is None:
             return [] if self._seen else [f'run.metrics = "{AUTO}": no number with a name was seen '
                                           f"in {lines}"]
@@ -258,7 +267,7 @@ def _fewer(events: list[Metric]) -> list[Metric]:
     value's least, greatest and last are among them."""
     if len(events) <= _MOST_EVENTS:
         return events
-    kept = set(range(0, len(events), len(events) // _MOST_EVENTS + 1))
+    kept = set(range(0, len(events), len(events) // _MOST_EVENTS))
     for name in {name for event in events for name in event.values}:
         told = [(event.values[name] or 0.0, at) for at, event in enumerate(events)
                 if name in event.values]

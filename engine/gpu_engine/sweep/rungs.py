@@ -81,11 +81,16 @@ class Rungs:
             return None
         return cls(run, plan.spec, member, rungs[-1].share if rungs else 0.0)
 
+    @property
+    def next(self) -> float | None:
+        """The share of its budget at which it is compared next; None: it is not any more."""
+        return next((s for s in self.shares if s > self.past), None)
+
     def __call__(self, state: State, step: int | None, total: int | None
                  ) -> tuple[Rung, str | None] | None:
         """The next rung, and why the run does not go on from there; None: it has not got there.
         `step`, `total`: how far it is, and how many steps it has if the task says so."""
-        share = next((s for s in self.shares if s > self.past), None)
+        share = self.next
         if share is None:
             return None
         limit, total, now = self.spec.run.limit or 0.0, self.spec.train.steps or total, time.time()
