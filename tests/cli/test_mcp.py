@@ -111,6 +111,10 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
         bounds = [run.plan().spec.run for run in found]
         assert [(b.limit, b.limit_from, b.grace, b.grace_most) for b in bounds] == [
             (300.0, "start", 60.0, 60.0), (20.0, "start", 60.0, 60.0)]
+        assert [one["said"][0] for one in (first, second)] == [
+            f"run.limit: it ends {text}, as whoever has set you up has said (gpu-engine mcp "
+            "--limit)" for text in ("05:00 after the start of its ranks, not after 9:00:00",
+                                    "00:20 after the start of its ranks")]
         assert notes.read(found[0].path).tags == ("agent:night", "mine")
         refused = error(await tool("stop", run=other.id))
         assert refused["why"] == \

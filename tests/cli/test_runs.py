@@ -66,18 +66,18 @@ def test_what_hangs_stands_at_the_end_of_its_line():
     assert said.rstrip().endswith("rank 1 stands still at train.py:7 in main")
 
 
-def test_steps_loss_and_best_evaluation_stand_in_the_list(three):
+def test_steps_loss_and_best_value_stand_in_the_list(three):
     head, _, good, bad = called("runs").stdout.splitlines()
-    assert head.split() == ["id", "state", "name", "mode", "steps", "loss", "best", "eval", "took",
+    assert head.split() == ["id", "state", "name", "mode", "steps", "loss", "best", "took",
                             "created"]
-    assert good.split()[5:9] == ["2", "1.000", "accuracy", "0.900"]
-    assert bad.split()[5:9] == ["3", "3.000", "accuracy", "0.300"]
+    assert good.split()[5:9] == ["2", "1.000", "loss", "1.000"]
+    assert bad.split()[5:9] == ["3", "3.000", "loss", "3.000"]
     assert max(map(len, (head, good, bad))) <= 80
     told = {one["id"]: (one["steps"], one["loss"], one["best"])
             for one in json.loads(called("runs", "--json").stdout)}
     assert told == {three["none"]: (None, None, None),
-                    three["good"]: (2, 1.0, {"name": "accuracy", "value": 0.9}),
-                    three["bad"]: (3, 3.0, {"name": "accuracy", "value": 0.3})}
+                    three["good"]: (2, 1.0, {"name": "loss", "value": 1.0}),
+                    three["bad"]: (3, 3.0, {"name": "loss", "value": 3.0})}
 
 
 @pytest.mark.parametrize(("words", "order"), [

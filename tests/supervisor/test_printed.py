@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.common.clean import without_sequences
 from gpu_engine.common.errors import SpecError
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Metric, Warning
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import parse_metrics
 from gpu_engine.spec.write import differences, to_toml
-from gpu_engine.supervisor.printed import Printed, in_line
+from gpu_engine.supervisor.printed import Printed, in_line, own_step
 
 from ..command_line import called
 from .test_supervise import ended, go  # noqa: F401  the fixture
@@ -43,6 +48,39 @@ def test_a_pattern_gives_its_value_with_the_step_of_the_line(go):  # noqa: F811
     assert missing in out
 
 
+EPOCHS = """
+for epoch in (1, 2, 3):
+    for i in (10, 20, 30):
+        print(f"step {i} loss: {abs(epoch * 100 + i - 220) + 1} odd: 0,{i}", flush=True)
+"""
+
+
+def test_steps_that_begin_anew_hide_no_value_and_doubts_are_told_once(go):  # noqa: F811
+    run = go(EPOCHS, ranks=1, parallel={"mode": "single"}, run={"metrics": "auto"})
+    assert ended(run).state == "completed"
+    (warning,) = [w.message for w in told(run, Warning)]
+    assert warning == (
+        "run.metrics: not all is recorded. odd: 0,10 can't be read for certain: print it like "
+        "1234.5; step: the lines' own go back, from 30 to 10; values are recorded in their order")
+    assert [e.step for e in told(run)] == [10, 20, 30, *6 * [None]]
+    curve = json.loads(called("curve", run.id, "loss", "--json").stdout)
+    assert (curve["least"], curve["last"], curve["recorded"]) == (1.0, 111.0, 9)
+    assert warning in called("show", run.id).stdout
+
+
+def test_a_value_that_nobody_gives_and_output_that_goes_elsewhere_are_said(go):  # noqa: F811
+    run = go("print('v: 1')", ranks=1, run={"best": "min:w", "metrics": "auto"},
+             parallel={"mode": "single"})
+    assert [n.message for n in ended(run).warnings] == [
+        "run.best = min:w: no value of this name was evaluated, logged or printed; there are v"]
+    plan = run.plan()
+    task = replace(plan.spec.task, command=["torchrun", "--redirects", "3", "train.py"])
+    reader = Printed.of(run, replace(plan, spec=replace(plan.spec, task=task)))
+    assert reader.missing() == [
+        'run.metrics = "auto": no number with a name was seen in 0 lines of rank 0\'s output, '
+        "which --redirects has written to files of its own"]
+
+
 def test_auto_takes_what_has_a_name_and_only_of_this_attempt(go):  # noqa: F811
     run = go(PRINTS + "sys.exit(int(os.environ['GPU_PANEL_ATTEMPT']) == 1)", ranks=2,
              run={"metrics": "auto", "best": "max:acc"}, train={"restarts": 1})
@@ -55,19 +93,67 @@ def test_auto_takes_what_has_a_name_and_only_of_this_attempt(go):  # noqa: F811
     assert "acc 0.750" in called("runs").stdout
 
 
+NAN = pytest.approx(float("nan"), nan_ok=True)
+
+
 @pytest.mark.parametrize(("line", "values"), [
-    ('{"loss": 0.5, "n": 3, "ok": true, "name": "7", "huge": 1e999, "in": {"x": 1}}',
-     {"loss": 0.5, "n": 3.0}),
+    ('{"loss": 0.5, "n": 3, "ok": true, "name": "7", "v": "1.2.3", "huge": 1e999, "in": {"x": 1}}',
+     {"loss": 0.5, "n": 3.0, "name": 7.0}),
+    ('{"loss": NaN, "x": -Infinity}', {"loss": NAN, "x": float("-inf")}),
     ('{"loss": 0.5', {"loss": 0.5}), ("{'loss': 0.5, 'lr': 1e-3}", {"loss": 0.5, "lr": 1e-3}),
+    ("{'loss': '0.5', 'epoch': '1'}", {"loss": 0.5, "epoch": 1}),  # as transformers prints
     ("epoch: 3, lr=1e-3 | val/acc: .75;top-5=1", {"epoch": 3, "lr": 1e-3, "val/acc": 0.75,
                                                   "top-5": 1}),
-    ("100%|███| 30/30 [00:05<00:00, 5.9it/s, loss=0.2]", {"loss": 0.2}),
+    ("Training:  12%|██| 30/30 [00:05<00:00, 5.9it/s, loss=0.2]", {"loss": 0.2}),  # tqdm
     ("at 12:30:15 wrote /data/run:7 to host:22x, v=1.2.3", {}),
     ("perplexity : 12 (was: -3.5)", {"perplexity": 12, "was": -3.5}),
-    ("x: inf y=NaN", {"x": float("inf"), "y": pytest.approx(float("nan"), nan_ok=True)}),
+    ("x: inf y=NaN nano: nano", {"x": float("inf"), "y": NAN}),
+    ("train loss: .5 val loss: .6, final loss: 0.7.", {"train_loss": 0.5, "val_loss": 0.6,
+                                                       "loss": 0.7}),
+    ("loss: 1 (G loss: 2), acc: 1 acc: 1", {"acc": 1}),  # which of the two?
+    ("iter 100: train loss 2.30, time 12.03ms, took 3.5, loss 10", {"train_loss": 2.3}),  # nanoGPT
+    ("accuracy: 93.1%, done: 5 %", {"accuracy": 93.1, "done": 5}),
+    ("tokens: 1,234,567 lr: 0,01", {"tokens": 1234567}),
+    ("step:  1  loss:  8.20  memory:  0.50GiB(1.2%)  tps: 7,120",  # torchtitan
+     {"step": 1, "loss": 8.2, "tps": 7120}),
+    ("10/10 - 0s 5ms/step - accuracy: 0.95 - loss: 0.2", {"accuracy": 0.95, "loss": 0.2}),  # keras
     ("", {}), ("{" * 5000, {})])
 def test_which_numbers_of_a_line_have_a_name(line, values):
-    assert in_line(line) == values
+    assert in_line(line)[0] == values
+
+
+@pytest.mark.parametrize(("line", "step"), [
+    ("step 1,200: x", 1200), ("Step 1e3", 1000), ('{"step": 40.0}', 40), ("Step [100/600], x", 100),
+    ("global_step=1_000", 1000), ("iteration        7/     500 |", 7), ("step #12:", 12),
+    ("tokens per step 524288", None), ("5ms/step - x", None), ("step 0.25 s", None),
+    ("step 12ms", None), ("step 12 ms", None), ("step 1 234", None), ("step 40-50", None),
+    ("step 5, best at step 3", None), ("step 5 of 9, since step 5", 5), ("step 1e300", None)])
+def test_which_step_a_line_says(line, step):
+    assert own_step(line) == step
+
+
+def grouped(sign: str, point: str = "."):
+    """Writes a plain number with its digits in groups of three."""
+    def written(plain: str) -> str:
+        return f"{Decimal(plain):,}".translate(str.maketrans({",": sign, ".": point}))
+    return written
+
+
+@given(st.floats(-1e9, 1e9) | st.integers(-10**9, 10**9), st.integers(1, 4),
+       st.sampled_from([
+           (True, str), (True, "'{}'".format), (True, "{} %".format), (True, "+{}".format),
+           (True, grouped("_")), (True, grouped(",")), (False, grouped(" ")),
+           (False, grouped("\u202f")), (False, grouped("'")), (False, grouped(".", ",")),
+           (False, lambda plain: plain.replace(".", ","))]),
+       st.sampled_from(["loss: {}", "loss={},other=1", "at 10:00:00,123 a: b loss: {}; and so on",
+                        "\x1b[1mloss\x1b[0m: \x1b[36m{}\x1b[0m (5 s)"]))
+def test_a_number_is_read_as_it_was_written_or_not_at_all(value, digits, how, line):
+    certain, written = how
+    plain = f"{abs(value):.{digits}f}"
+    values, doubts = in_line(without_sequences(line.format(written(plain))))
+    if certain or "loss" in values:
+        assert values["loss"] == float(plain)
+    assert ("loss" in values) != ("loss" in doubts)
 
 
 @given(st.text())
@@ -86,8 +172,31 @@ def test_a_log_that_is_cut_long_lines_and_carriage_returns(tmp_path):
     assert [(e.step, e.values["v"]) for e in reader.read(7)] == [(7, 1), (7, 2), (7, 3)]
     log.write_text("cut\nv: 5\n")
     assert [e.values["v"] for e in reader.read(8)] == [5]
-    log.write_text("v: 6\n" * 1000)
-    assert len(reader.read(9)) == 200
+    # Of a thousand lines in one look the best and the last are kept, wherever they are.
+    log.write_text("".join(f"v: {0 if i == 77 else i}\n" for i in range(1, 1001)))
+    kept = [e.values["v"] for e in reader.read(9)]
+    assert len(kept) < 260
+    assert {0, 1000} < {*kept}
+
+
+@pytest.mark.parametrize(("pattern", "line", "value"), [
+    (r"bpb: (\S+)", "\x1b[1mbpb\x1b[0m: \x1b[36m0.9979\x1b[0m", 0.9979),
+    (r"acc: (\S+)", "acc: 93.1%, x", 93.1), (r"'l': (\S+)", "{'l': '0.5'}", 0.5),
+    (r"n: ([\d,]+)", "n: 1,234,567 x", 1234567), (r"n: (\S+)", "n: 1,234 x: 0.25", 1234),
+    (r"^\d+,([\d.]+),", "12,0.5,0.3", 0.5), (r"(\d+)/100", "7/100", 7),
+    # Only a part of what stands there, or not certain.
+    (r"n: (\d+)", "n: 1,234,567", None), (r"n: (\d+),", "n: 1,234, x", None),
+    (r"l: (\d+)", "l: 0,31", None), (r"l: (\S+)", "l: 0,31", None),
+    (r"l: .*(\d+\.\d+)", "l: 12.31", None), (r"l: (\d+)", "l: 0.31", None),
+    (r"n: (\d+)", "n: 1 234 x", None)])
+def test_a_pattern_reads_a_whole_number_or_none(tmp_path, pattern, line, value):
+    log = tmp_path / "ranks" / "00000.log"
+    log.parent.mkdir()
+    reader = Printed(log, {"v": pattern})
+    log.write_text(f"{line}\n")
+    (event,) = reader.read(1)
+    assert event.values == {"v": value} if value is not None else \
+        "v: its pattern matched '" in event.message
 
 
 def test_a_pattern_that_never_comes_back_is_left_and_told_of(tmp_path):
@@ -95,11 +204,16 @@ def test_a_pattern_that_never_comes_back_is_left_and_told_of(tmp_path):
     log = tmp_path / "ranks" / "00000.log"
     reader = Printed(log, {"bad": r"(a+)+$", "word": r"w: (\S+)"})
     log.write_text("a" * 100 + "b\nw: seven\n")
+    (told,) = reader.read(1)  # once
+    assert told.message == (
+        "run.metrics: not all is recorded. bad: its pattern took more than 0.1 s for one line; "
+        "word: its pattern matched 'seven', which is no number")
+    log.write_text("a" * 100 + "b\nw: seven\n" * 2)
     assert reader.read(1) == []
     assert reader.missing() == [
-        "run.metrics: bad was not seen in 2 lines of rank 0's output; its pattern took more than "
+        "run.metrics: bad was not seen in 4 lines of rank 0's output; its pattern took more than "
         "0.1 s for one line",
-        "run.metrics: word was not seen in 2 lines of rank 0's output; its pattern matched "
+        "run.metrics: word was not seen in 4 lines of rank 0's output; its pattern matched "
         "'seven', which is no number"]
 
 

@@ -60,7 +60,12 @@ def at(state: str, *bests: float | None, attempt: int | None = None) -> State:
     # The best has completed; a person has stopped the others that went on.
     ([at("stopped", 5.0)] * 6 + [at("completed", 1.0, 1.0, attempt=3)]
      + [at("stopped", 1.0, attempt=2)] * 2, []),
-    ([at("failed"), at("lost"), *[at("stopped", 1.0)] * 2, *[at("stopped", None)] * 5], [2, 3])])
+    ([at("failed"), at("lost"), *[at("stopped", 1.0)] * 2, *[at("stopped", None)] * 5], [2, 3]),
+    # Nobody has a value at the first rung, or at the second.
+    ([at("failed"), *[at("stopped", None)] * 8], [1, 2, 3, 4, 5, 6, 7, 8]),
+    ([at("stopped", None), *[at("stopped", None, None)] * 2, at("stopped", None, 2.0)], [0, 3]),
+    ([at("stopped", 5.0)] * 6 + [at("stopped", 1.0, None)] * 2 + [at("failed", 2.0, attempt=2)],
+     [6, 7])])
 def test_nine_three_one(members, on):
     named = {str(number): state for number, state in enumerate(members)}
     assert due(named, 9, 3, largest=False) == list(map(str, on))
@@ -95,9 +100,9 @@ def test_what_counts_is_what_was_known_at_the_rung_and_of_whom(monkeypatch, home
         if run == runs[7]:  # not one that this home has started
             trust.forget_started(run.path)
     assert told == [
-        (0.25, 2, 1.0, None), (0.25, 2, 2.0, None), (0.25, 2, 9.0, None),
+        (0.25, 2, 1.0, None), (0.25, 2, 2.0, None), (0.25, 2, None, None),  # NaN by now
         (0.25, 2, 4.0, "worse than 2 of 3 at step 2"), (0.25, 2, 0.1, None), None,
-        (0.25, 2, None, "worse than 4 of 4 at step 2"), (0.25, 2, 0.1, None),
+        (0.25, 2, None, "worse than 3 of 4 at step 2"), (0.25, 2, 0.1, None),
         (0.25, 2, 9.0, "worse than 3 of 5 at step 2")]
     # One that is resumed is not judged again where it was.
     assert rung_of(runs[0], step=4) is None
@@ -119,7 +124,14 @@ def test_a_limit_is_a_budget_too_and_values_count_as_they_were_then(monkeypatch,
     assert (rung.share, rung.best) == (1 / 3, 0.5)
     assert why == "rests after 00:30 for the best 1 of 3 to go on"
     ended(other, [])
-    assert rung_of(other, until=now)[0].best is None
+    lacks, why = rung_of(other, until=now)
+    assert lacks.best is None
+    assert why.endswith("for the best 1 of 3 to go on; it has no acc yet")
+    event_lines.append(run.events(0), event_lines.line(
+        "metric", {"step": None, "acc": "NaN"}, t=now - 0.1))
+    nan, why = rung_of(run, until=now + 60)
+    assert nan.best is None
+    assert why == "rests after 00:30 for the best 1 of 3 to go on; its acc is nan"
     keep(run, rung, "stopped")
     assert Supervisor(run, 0o22).limit == pytest.approx(60.0)  # the rest of its time
 
@@ -186,6 +198,47 @@ def test_a_task_goes_on_from_its_checkpoint(home, tmp_path, monkeypatch):
     assert (good.state, bad.state, bad.attempt) == ("completed", "stopped", 1)
     [_, (_, first)] = attempts(made.runs[0].events(0))
     assert 3000 < first < 6000
+
+
+SAYS = """
+import signal, sys
+lr = float(sys.argv[2])
+print("val:", lr, flush=True)
+for then in (lr, lr):
+    signal.pause()
+"""
+
+
+def test_runs_whose_steps_nobody_sees_are_compared_too(home, tmp_path, monkeypatch):
+    """Their time counts from their start. One is NaN, and another has no value yet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "says.py").write_text(SAYS)
+    made = submitted("lr=nan,2,1", task={"command": [sys.executable, "says.py", "--lr", "1"]},
+                     devices={"ids": ["cpu:0"]},
+                     run={"halving": 3, "limit": 3.0, "metrics": {"val": r"val: (\S+)"},
+                          "best": "min:val"})
+    lock = waiting.sweep_lock(paths.queue_folder(), made.id)
+    wait_for(lambda: not lock.exists())
+    states = [run.state() for run in made.runs]
+    assert [(s.state, s.attempt) for s in states] == [("stopped", 1), ("stopped", 1),
+                                                      ("completed", 2)]
+    assert states[0].reason.endswith("to go on; its val is nan")
+    assert states[2].reason.startswith("time was up after 00:03, counted from the start")
+
+
+def test_where_nobody_has_a_value_all_go_on_and_it_is_said(home, monkeypatch):
+    with monkeypatch.context() as patch:
+        nobody_starts(patch)
+        made = submitted("lr=1,2,3", devices={"ids": ["cpu:0"]}, run={"halving": 3, "limit": 9.0},
+                         task={"command": ["true", "--lr", "1"]})
+    for run in made.runs:
+        ended(run, [], state="stopped")
+        keep(run, Rung(1 / 3, 1.0, 3, None), "stopped")
+    waiting.sweep_lock(paths.queue_folder(), made.id).write_text(socket.gethostname())
+    assert called("queue").returncode == 0
+    wait_for(lambda: all(run.state().state == "completed" for run in made.runs))
+    assert "at 33 % of their time or steps no run had a value to be compared by: all of them go " \
+        "on" in called("sweep", made.id).stdout
 
 
 def test_a_stop_of_the_sweep_keeps_those_that_rest_where_they_are(home, tmp_path, monkeypatch):

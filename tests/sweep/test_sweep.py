@@ -201,10 +201,16 @@ def test_the_command_line_makes_a_sweep_and_shows_it_before(home):
 @pytest.mark.parametrize(("sections", "by"), [
     ({}, "loss"), ({"train": {"best": "max:accuracy"}}, "max:eval:accuracy"),
     ({"train": {"best": "max:accuracy"}, "run": {"best": "loss"}}, "eval:loss"),
-    ({"run": {"best": "min:unheard"}}, "loss")])
+    ({"run": {"best": "min:unheard"}}, "unheard")])
 def test_what_decides_unless_a_person_says_otherwise(sections, by):
     """Evaluations only where they were asked for, though they have a loss too."""
     made = submitted("task.params.width=8,16", **sections)
     ended(made.runs[0], [2.0, 1.0], evaluation={"loss": 0.5, "accuracy": 0.9})
     found = group.find(made.id)
     assert group.default_by(found, group.read(found)).text == by
+    if by == "unheard":  # which takes no other's place
+        assert "no run has recorded 'unheard'; there are loss, eval:loss" in said("sweep", made.id)
+    # The same in all places, with its name.
+    name = by.removeprefix("max:")
+    (one,) = [row for row in json.loads(said("runs", "--json")) if row["id"] == made.runs[0].id]
+    assert (one["best"] or {"name": by})["name"] == name

@@ -9,8 +9,8 @@ import pytest
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
 from gpu_engine.sweep import table as sweep_table
-from gpu_engine.sweep.figures import Extent, Track
-from gpu_engine.sweep.table import By, One, Stat, count, failures, parse_by, points, stat
+from gpu_engine.sweep.figures import By, Extent, Track
+from gpu_engine.sweep.table import One, Stat, count, failures, parse_by, points, stat
 
 
 def one(index, value, state="completed", *, least=None, last=None, repeat=None, why=None,
@@ -162,3 +162,21 @@ def test_a_loss_that_was_only_logged():
     assert (found.least, found.greatest) == (2.0, 2.0)
     assert math.isnan(found.last)
     assert track.steps is None
+
+
+def test_of_several_values_of_a_step_the_last_stands_and_none_is_forgotten():
+    track = Track()
+    track.fold(0, start())
+    for at, value in ((4, 5.0), (5, 1.0), (5, 9.0), (None, 2.0), (5, 3.0)):
+        track.fold(0, Metric(at, {"v": value}))
+    assert track.curve("v") == {4: 5.0, 5: 3.0, 6: 2.0}  # without a step: the one after
+    assert track.extents()["v"] == Extent(1.0, 9.0, 2.0)
+    assert track.extents(4)["v"] == Extent(5.0, 5.0, 5.0)
+    track.fold(0, Metric(7, {"v": 4.0}))
+    track.fold(0, Metric(7, {"v": 0.5}))
+    track.fold(0, Metric(7, {"v": 6.0}))
+    assert track.extents()["v"] == Extent(0.5, 9.0, 6.0)
+    track.fold(0, start(2))
+    track.fold(0, Metric(5, {"v": 3.5}))  # what is made again takes the place of all that was
+    track.fold(0, Metric(7, {"v": 3.6}))
+    assert track.extents()["v"] == Extent(2.0, 5.0, 3.6)

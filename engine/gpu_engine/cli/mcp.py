@@ -87,10 +87,16 @@ class Rights:
                                 "interpreter near by that has torch is planned with")
         if self.limit is None:
             return list(specs)
-        return [replace(spec, run=replace(
+        made = [replace(spec, run=replace(
             spec.run, limit=min(spec.run.limit or self.limit, self.limit), limit_from="start",
             grace=min(spec.run.grace, _GRACE), grace_most=min(spec.run.grace_most, _GRACE)))
             for spec in specs]
+        for took, asked in {(m.run.limit, s.run.limit) for m, s in zip(made, specs, strict=True)
+                            if (m.run.limit, "start") != (s.run.limit, s.run.limit_from)}:
+            other = f", not after {units.clock(asked)}" if asked and asked != took else ""
+            echo(f"run.limit: it ends {units.clock(took)} after the start of its ranks{other}, as "
+                 "whoever has set you up has said (gpu-engine mcp --limit)", err=True)
+        return made
 
     def checked(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """`limited`, for runs that are to be started now, while `_alone`. Raises UserError where

@@ -60,22 +60,21 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
     compares them.
     """
-    members = members_of(choice, **sweep_options)
+    members, tagged = members_of(choice, **sweep_options), notes.parse_tags(tags)
     if no_notify and (queued or members):
         raise click.UsageError("--no-notify is for a run that starts at once")
-    tags = tuple(tag for text in tags for tag in notes.parse_tags(text))
     if members:
         from gpu_engine.sweep import group
 
         sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
-                              choice.base, tags)
+                              choice.base, tagged)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
              if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
                              f"gpu-engine sweep {sweep.id} compares them")
         return
     if queued:
-        _wait(choice, as_json, when(after, begin, priority), tags)
+        _wait(choice, as_json, when(after, begin, priority), tagged)
         return
     for option, value in (("--after", after), ("--begin", begin), ("--priority", priority)):
         if value is not None:
@@ -86,7 +85,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
         watch.hold()  # from here on Ctrl-C stops the run
-    started = start(prepared, tell=not no_notify, tags=tags)
+    started = start(prepared, tell=not no_notify, tags=tagged)
     if not detach:
         sys.exit(watch.to_the_end(started, prepared.plan, as_json=as_json, quiet=quiet))
     if prepared.plan.chosen is not None:

@@ -42,7 +42,7 @@ _YES = "Remove without asking. Scripts need it."
               help="The best first by this value, evaluated, logged or printed: min:val_bpb, "
                    "max:accuracy.")
 @click.option("--sort", "order", type=click.Choice(ORDERS),
-              help="By the newest, the least loss, the best evaluation, the most steps, the "
+              help="By the newest, the least loss, the best value, the most steps, the "
                    "longest time, the name or the state.  [default: created]")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.pass_context
@@ -78,9 +78,9 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if (long := values.seconds(span or "0")) is None:
         raise UserError(f"--since {span}: no length of time; give 12h, 90m or 2d")
     order = order or ("best" if best else "created")
-    rows, more = listing.found_runs(asked, count, now, by=order, reverse=reverse, best=best,
+    rows, more = listing.found_runs(asked, count, now, by=order, reverse=reverse, compared=best,
                                     since=now - long if span else 0.0)
-    if value and rows and not any(listing.best_evaluation(*row) for row in rows):
+    if value and rows and all(listing.best(*row)[1] is None for row in rows):
         there = dict.fromkeys(name for _, figures in rows for name in figures.values)
         echo(f"none of these runs has recorded {value[0]!r}; {meant(value[0], there)}", err=True)
     if as_json:
@@ -102,12 +102,12 @@ def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
     from gpu_engine.report import listing
     from gpu_engine.runs import job
 
-    best = listing.best_evaluation(one, figures)
+    by, value = listing.best(one, figures)
     told: Listed = {
         "path": str(one.run.path), "notes": one.notes, "task": one.task, "mode": one.mode,
         "seconds": one.state.took(now), "steps": figures.steps,
         "loss": listing.last_loss(figures),
-        "best": best and {"name": best[0], "value": best[1]}}
+        "best": None if value is None else {"name": by.name, "value": value}}
     return one.state.to_dict() | told | job.to_dict(one.run.path)
 
 
@@ -207,8 +207,8 @@ def note(run: str, text: str | None, name: str | None, added: tuple[str, ...],
     from gpu_engine.runs import folder, notes
 
     path = folder.find(run).path
-    plus = [tag for text in added for tag in notes.parse_tags(text)]
-    minus = [tag for text in removed for tag in notes.parse_tags(text)]
+    plus = notes.parse_tags(added)
+    minus = notes.parse_tags(removed)
 
     def changed(now: notes.Notes) -> notes.Notes:
         return replace(now.with_tags(plus, minus),

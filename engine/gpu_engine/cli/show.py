@@ -128,15 +128,15 @@ def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
     printed; by default the one of run.best."""
     from gpu_engine.launching.lookup import find
     from gpu_engine.runs import summary
-    from gpu_engine.spec.schema import parse_best
-    from gpu_engine.sweep.figures import EVAL, track_of
+    from gpu_engine.sweep.figures import compared_by, track_of
 
     found = find(run)
     track, exact = track_of(found.path)
     there = track.extents()
-    best = parse_best(summary.read(found).best)
-    wanted = (EVAL + best[0], best[0]) if best is not None else ("loss", *there)
-    name = value or next((n for n in wanted if n in there), wanted[-1])
+    asked = summary.read(found).best
+    name = value or compared_by(asked, there).name
+    if not (value or asked) and name not in there:
+        name = next(iter(there), name)
     if name not in there:
         raise UserError(f"run {found.id} has recorded no {name}; {meant(name, there)}", "value",
                         name)

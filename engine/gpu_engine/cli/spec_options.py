@@ -59,24 +59,31 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
                 devices: str | None, count: int | None, run_limit: str | None,
                 metrics: tuple[str, ...], **rest: Any) -> Any:
-        short = [f"parallel.mode={mode}"] if mode else []
-        short += [f"devices.ids={devices}"] if devices else []
-        short += [f"run.limit={run_limit}"] if run_limit else []
-        short += [_metric(pattern) for pattern in metrics]
-        if count and devices:
-            raise click.UsageError("-n takes the freest devices, --devices those that it names: "
-                                   "give one of them", ctx)
-        short += [f"devices.pick={count}"] if count else []
+        assigned = assignments(sets=sets, mode=mode, devices=devices, count=count,
+                               run_limit=run_limit, metrics=metrics)
         command = ctx.meta.get("command")
         if preset is None and not sets and not command:
             raise click.UsageError(
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
-        choice = choose_spec(preset, [*short, *spelled_out(sets)], command)
+        choice = choose_spec(preset, assigned, command)
         return function(choice=replace(choice, spec=_held([choice.spec])[0]), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
+
+
+def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, count: int | None,
+                run_limit: str | None, metrics: Sequence[str]) -> list[str]:
+    """The `key=value`s that the options of `spec_options` stand for, in their order. Raises
+    click.UsageError."""
+    if count and devices:
+        raise click.UsageError("-n takes the freest devices, --devices those that it names: give "
+                               "one of them")
+    short = {"parallel.mode": mode, "devices.ids": devices, "run.limit": run_limit,
+             "devices.pick": count}
+    return [*(f"{key}={value}" for key, value in short.items() if value),
+            *map(_metric, metrics), *spelled_out(sets)]
 
 
 def _metric(pattern: str) -> str:

@@ -14,8 +14,9 @@ from gpu_engine.common import units
 
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Sweep
+    from gpu_engine.sweep.figures import By
     from gpu_engine.sweep.group import Done, Group
-    from gpu_engine.sweep.table import By, One, Point
+    from gpu_engine.sweep.table import One, Point
 
 
 class _Sweep(click.Group):
@@ -59,7 +60,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @command.command(hidden=True)
 @click.argument("sweep")
 @click.option("--by", metavar="VALUE",
-              help="What decides which is best: loss (the default, or what train.best says), "
+              help="What decides which is best: loss (the default, or what run.best or "
+                   "train.best says), "
                    "eval:NAME, or the name of a value that was logged; max:NAME for the greatest.")
 @for_scripts
 def show(sweep: str, by: str | None, as_json: bool) -> None:
@@ -76,8 +78,8 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
             "by": chosen.text,
             "points": [fields(p, "members", counts=p.counts, runs=[one.id for one in p.members])
                        for p in points(members, chosen)],
-            "runs": [fields(one, "extents", "why", best=one.best(chosen), last=one.last(chosen),
-                            cause=one.why) for one in members]}))
+            "runs": [fields(one, "extents", "rungs", "why", best=one.best(chosen),
+                            last=one.last(chosen), cause=one.why) for one in members]}))
     else:
         for line in _lines(found, members, points(members, chosen), chosen):
             echo(line)
@@ -128,8 +130,6 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
         cells,
         failures,
         heads,
-        named,
-        names,
         notes,
         summary,
     )
@@ -137,8 +137,6 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
     out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     out += ["", *notes(rows, by)] if notes(rows, by) else []
-    if by.name not in (there := names(members)) and there:
-        out += ["", f"no run has recorded {by.name!r}; --by takes {named(members)}"]
     for kind in (FAILED, STOPPED):
         for why, whose in failures(members, kind):
             first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")

@@ -49,6 +49,11 @@ def clean(text: str, limit: int | None = LIMIT) -> str:
     return text if limit is None or len(text) <= limit else text[:max(limit - 1, 0)] + "…"
 
 
+def without_sequences(text: str) -> str:
+    """`text` without what colours it or moves a terminal's cursor."""
+    return _SEQUENCE.sub("", text) if not text.isprintable() else text
+
+
 def clean_text(text: str) -> str:
     """A text of any number of lines and any length, each line made harmless by `clean`. Its line
     breaks and tabs stay."""

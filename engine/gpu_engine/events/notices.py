@@ -17,10 +17,11 @@ SAME_ORDER = "set-epoch"
 NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
-RANK_LOST, NO_BATCH, NOT_PRINTED = "rank-lost", "no-batch", "not-printed"
-NOT_FETCHED = "not-fetched"
-ORDER = (NOT_FETCHED, RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NOT_SAVED, NOT_RECORDED, APART,
-         ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
+RANK_LOST, NO_BATCH, NOT_FETCHED = "rank-lost", "no-batch", "not-fetched"
+NOT_PRINTED, NOT_READ, NO_LIMIT, NO_BEST = "not-printed", "not-read", "no-limit", "no-best"
+ORDER = (NOT_FETCHED, RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NO_BEST, NOT_READ, NO_LIMIT,
+         NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED, REST_DROPPED,
+         SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -73,6 +74,25 @@ def not_recorded(seconds: float, lost: int) -> Warning:
 def not_printed(missing: Sequence[str]) -> Warning:
     """Values that were asked for (run.metrics) were never printed. `missing`: a sentence each."""
     return Warning("; ".join(missing), NOT_PRINTED)
+
+
+def not_read(why: Sequence[str]) -> Warning:
+    """Values that were printed are not recorded, as they are not certain. `why`: of each name."""
+    return Warning("run.metrics: not all is recorded. " + "; ".join(why), NOT_READ)
+
+
+def no_limit(seconds: float) -> Warning:
+    """The time of a run (run.limit) was never counted, as it made no step."""
+    return Warning(f"run.limit = {seconds:g} s never began: it counts from the first step, and "
+                   "none was seen", NO_LIMIT,
+                   ("--set run.limit_from=start  # counts from the start of the ranks",))
+
+
+def no_best(best: str, names: Sequence[str]) -> Warning:
+    """The value by which runs are compared (run.best) was never given. `names`: those that were."""
+    there = ", ".join(names[:20]) or "none"
+    return Warning(f"run.best = {best}: no value of this name was evaluated, logged or printed; "
+                   f"there are {there}", NO_BEST)
 
 
 def apart(world: int, steps: int, *, group: bool, wrapped: bool = False) -> Warning:

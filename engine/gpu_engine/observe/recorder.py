@@ -150,6 +150,7 @@ class ScriptRecorder(RecordWriter):
         """Record named values of the current step, from `gpu_engine.log`."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}))
         self.warn_of_names(values)
+        self.warn_of_values(values)
 
     def logged(self, values: dict[str, Any]) -> None:
         """Record named values that the script passes to a logger. As that may happen at each step,

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Step
@@ -16,23 +15,21 @@ from gpu_engine.runs import disk_room, folder, summary
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.query import Query
 from gpu_engine.runs.summary import Digest
-from gpu_engine.spec.schema import parse_best
-from gpu_engine.sweep.figures import Figures, FiguresOf
+from gpu_engine.sweep.figures import By, Figures, FiguresOf, compared_by
 
 Row: TypeAlias = tuple[Digest, Figures]
 
-HEADS = ("id", "state", "name", "mode", "steps", "loss", "best eval", "verdict", "took", "created",
-         "")
-_MAY_LACK = ("steps", "loss", "best eval", "verdict", "")
+HEADS = ("id", "state", "name", "mode", "steps", "loss", "best", "verdict", "took", "created", "")
+_MAY_LACK = ("steps", "loss", "best", "verdict", "")
 """Columns that are left out where no run has anything in them."""
 
 
 def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
-               reverse: bool = False, best: str | None = None, since: float = 0.0
+               reverse: bool = False, compared: str | None = None, since: float = 0.0
                ) -> tuple[list[Row], int]:
     """The first `count` runs that match, made at `since` (Unix seconds) or later, with their
-    figures, and how many more there are. `best`: the value that is compared, as run.best has it;
-    None: each run's own."""
+    figures, and how many more there are. `compared`: the value that is compared, as run.best has
+    it; None: each run's own."""
     every, figures = folder.all_runs(), FiguresOf()
     newest = by == "created" and not reverse
     if newest and not asked and not since:
@@ -41,7 +38,7 @@ def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
         found = [one for one in map(summary.read, every)
                  if one.state.created >= since and asked.matches(one.asked)]
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
-    rows = [(replace(one, best=best or one.best), figures.read(one.run, one.state))
+    rows = [(replace(one, best=compared or one.best), figures.read(one.run, one.state))
             for one in found]
     if newest:
         return rows, more
@@ -58,8 +55,8 @@ def _key(row: Row, by: str, now: float) -> float | str | None:
         loss = last_loss(figures)
         return loss if loss is not None and math.isfinite(loss) else None
     if by == "best":
-        best = best_evaluation(one, figures)
-        return best and (-best[1] if best[2] else best[1])
+        by, value = best(one, figures)
+        return -value if value is not None and by.largest else value
     if by in ("steps", "took"):
         most = figures.steps if by == "steps" else one.state.took(now)
         return None if most is None else -most
@@ -67,13 +64,13 @@ def _key(row: Row, by: str, now: float) -> float | str | None:
 
 
 def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
-    state, best = one.state, best_evaluation(one, figures)
+    state, (by, value) = one.state, best(one, figures)
     tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []
     return (one.run.id, state.state, clean(one.name, 16),
             f"{clean(one.mode, 10) or '?'} ×{one.world_size or '?'}",
             "" if figures.steps is None else units.count(figures.steps),
             "" if last_loss(figures) is None else units.loss(last_loss(figures)),
-            "" if best is None else f"{clean(best[0], 10)} {units.loss(best[1])}",
+            "" if value is None else f"{clean(by.name, 20)} {units.loss(value)}",
             one.notes.verdict or "",
             units.clock(state.took(now)), units.ago(now - state.created),
             " ".join([*tags, "; ".join(map(clean, _why(one, now)))]).strip())
@@ -85,19 +82,10 @@ def last_loss(figures: Figures) -> float | None:
     return None if found is None else found.last
 
 
-def best_evaluation(one: Digest, figures: Figures) -> tuple[str, float, bool] | None:
-    """The best value of the evaluations: (its name, the value, whether larger is better). By
-    run.best or train.best, else by the loss or the accuracy, whichever there is."""
-    try:
-        asked = parse_best(one.best)
-    except UserError:
-        asked = None
-    for name, largest in ([asked] if asked else [("loss", False), ("accuracy", True)]):
-        found = figures.values.get(f"eval:{name}") or (figures.values.get(name) if asked else None)
-        value = None if found is None else found.greatest if largest else found.least
-        if value is not None:
-            return name, value, largest
-    return None
+def best(one: Digest, figures: Figures) -> tuple[By, float | None]:
+    """By which value the run is compared, and its best one; None: it has none that is finite."""
+    by = compared_by(one.best, figures.values)
+    return by, by.best(figures.values)
 
 
 def _why(one: Digest, now: float) -> list[str]:

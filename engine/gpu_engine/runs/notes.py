@@ -113,10 +113,10 @@ def require_tag(text: str) -> str:
     return text
 
 
-def parse_tags(text: str) -> list[str]:
-    """The tags in a text that separates them by blanks or commas. Raises UserError if one can't be
-    a tag."""
-    return [require_tag(word) for word in re.split(r"[\s,]+", text.strip()) if word]
+def parse_tags(texts: Iterable[str]) -> list[str]:
+    """The tags in texts that separate them by blanks or commas. Raises UserError if one can't be a
+    tag."""
+    return [require_tag(word) for text in texts for word in re.split(r"[\s,]+", text) if word]
 
 
 def require_valid(new: Notes) -> Notes:

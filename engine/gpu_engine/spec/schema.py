@@ -182,7 +182,8 @@ class ProcessSpec:
     """How long the run may take: 90s, 5m, 1h30m. Then it stops, saves, and has completed. A resume
     has as much again."""
     limit_from: Literal["step", "start"] = "step"
-    """What `limit` counts from: the end of the first step, or the start of the ranks."""
+    """What `limit` counts from: the end of the first step, or the start of the ranks. A command
+    without torch that shows no step for so long: from the start."""
     metrics: dict[str, str] | Literal["auto"] | None = None
     """Values that rank 0 prints, recorded as if logged: names, and regular expressions with a
     group for the number, { val_bpb = "val_bpb: (\\S+)" }. auto: numbers of JSON, "loss: 0.3",

@@ -28,8 +28,9 @@ _AT_ONCE = 1 << 23
 """Bytes to read at once while the ranks run, as the supervisor must also react to signals."""
 UNSEEN = 30.0
 """Seconds after which a process without events is warned about: starting Python may take long."""
-SEEN = "python-seen"
-"""The hook creates a file of this name in the run folder when a Python of the command loads it."""
+SEEN, WITH_TORCH = "python-seen", "torch-seen"
+"""The hook creates files of these names in the run folder when a Python of the command loads it,
+and when one imports torch."""
 
 log = logging.getLogger(__name__)
 

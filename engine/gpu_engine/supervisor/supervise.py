@@ -7,9 +7,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
@@ -18,6 +18,7 @@ from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
+from gpu_engine.spec.schema import parse_best
 from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
 from gpu_engine.supervisor.cause import oom_kills
@@ -51,8 +52,17 @@ _PRINTED = 0.2
 """The same where printed values get the step that is known then."""
 _MOST_ATTEMPTS = 50
 
-Compare = Callable[[State, int | None, int | None], tuple[Rung, str | None] | None]
-"""Compares a run with the others of its sweep: see `sweep.rungs`, which this room can't import."""
+
+class Compare(Protocol):
+    """Compares a run with the others of its sweep: see `sweep.rungs`, which this room can't
+    import."""
+
+    @property
+    def next(self) -> float | None: ...
+
+    def __call__(self, state: State, step: int | None, total: int | None, /
+                 ) -> tuple[Rung, str | None] | None: ...
+
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +88,10 @@ class Supervisor:
         self.limit = spec.run.limit
         self.up_at: float | None = None
         """When its time is up, monotonic seconds: a clock that is set lengthens no run."""
+        self.first_said: float | None = None
+        """When the first line came that says a step, Unix seconds."""
+        self.unseen = False
+        """Whether the limit counts from the start of the ranks as no step was seen."""
         self.time_up = False
         """Whether it was stopped as its time was up."""
         self.busy = False
@@ -215,7 +229,13 @@ class Supervisor:
         if self.printed and verdict[0] == "completed" and (missing := self.printed.missing()):
             ranks.append(self.run, 0, notices.not_printed(missing))
             self._read(attempt)
+        if verdict[0] == "completed" and (lacks := self._without_best(attempt)) is not None:
+            ranks.append(self.run, 0, lacks)
+            self._read(attempt)
         if not self.is_task:
+            if self.limit and self.up_at is None \
+                    and time.time() - self.state.began >= self.limit:
+                ranks.append(self.run, 0, notices.no_limit(self.limit))
             ranks.write_ends(self.run, attempt.events, attempt.children, attempt.orphans,
                                self.stop_asked)
             self._read(attempt)
@@ -255,18 +275,41 @@ class Supervisor:
             return False
         events = self.printed.read(attempt.events[0].view.step, over=over)
         for event in events or ():
+            if self.first_said is None and isinstance(event, schema.Metric) \
+                    and event.step is not None:
+                self.first_said = event.t
             ranks.append(self.run, 0, event)
         return events is not None
 
+    def _without_best(self, attempt: Attempt) -> schema.Warning | None:
+        """That no rank has given the value of run.best, if it has one. Rank 0 may be elsewhere."""
+        run = self.plan.spec.run
+        best, patterns = parse_best(run.best), run.metrics if isinstance(run.metrics, dict) else {}
+        if best is None or best[0] in patterns or 0 not in attempt.events:
+            return None
+        views = [s.view for s in attempt.events.values()]
+        names = dict.fromkeys(name for v in views for name in (
+            *(["loss"] if v.loss is not None else []), *v.evaluations, *v.metrics))
+        return None if best[0] in names else notices.no_best(run.best or "", list(names))
+
     def _watch_time(self, attempt: Attempt) -> None:
         """Ask the ranks to stop once the time of the run is up. It is counted from the first step
-        that any rank has made, over all attempts of this supervisor."""
+        that any rank has made or said, over all attempts of this supervisor; of a command without
+        torch that shows none until the time would be up, or the run be compared, from the start of
+        its ranks. With torch the first step may take as long as it likes, as to compile."""
         if self.limit is None or self.stop_asked:
             return
         if self.up_at is None:
-            begun = self.state.began if self.plan.spec.run.limit_from == "start" else min(
-                (s.view.step_times[0][0] for s in attempt.events.values() if s.view.step_times),
-                default=None)
+            steps = [s.view.step_times[0][0] for s in attempt.events.values()
+                     if s.view.step_times]
+            steps += [] if self.first_said is None else [self.first_said]
+            begun = self.state.began if self.plan.spec.run.limit_from == "start" \
+                else min(steps, default=None)
+            share = (self.compare and self.compare.next) or 1.0
+            if begun is None and not self.is_task \
+                    and not (self.run.path / ranks.WITH_TORCH).exists() \
+                    and time.time() >= self.state.began + self.limit * share:
+                begun, self.unseen = self.state.began, True
             if begun is not None:
                 left = max(begun + self.limit - time.time(), 0.0)
                 self.up_at = time.monotonic() + min(left, self.limit)
@@ -298,7 +341,8 @@ class Supervisor:
             return None
         steps = [s.view.step for s in attempt.events.values() if s.view.step is not None]
         return f"time was up after {units.clock(self.limit)}" \
-            + (f" at step {min(steps):,}" if steps else "")
+            + (f" at step {min(steps):,}" if steps else "") \
+            + (", counted from the start of its ranks, as no step was seen" if self.unseen else "")
 
     def _notice(self, attempt: Attempt, *, completed: bool = False) -> bool:
         """Put what there is to tell of the run into its state. Returns whether that is new."""

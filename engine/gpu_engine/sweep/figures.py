@@ -7,15 +7,17 @@ import contextlib
 import math
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import size_of
 from gpu_engine.events.paths import events_path, ranks_with_files
 from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Eval, Event, Metric, Start, Step
 from gpu_engine.runs.folder import Run, State
+from gpu_engine.spec.schema import parse_best
 
 LOSS = "loss"
 EVAL = "eval:"
@@ -41,11 +43,48 @@ class Extent:
     """Of the last step, finite or not."""
 
 
+@dataclass(frozen=True, slots=True)
+class By:
+    """The value by which runs are compared."""
+
+    name: str = LOSS
+    """As it is recorded: "eval:accuracy" is an evaluation's."""
+    largest: bool = False
+    """Whether the greatest is the best."""
+
+    @property
+    def text(self) -> str:
+        """As `--by` takes it."""
+        return ("max:" if self.largest else "") + self.name
+
+    def best(self, values: Mapping[str, Extent]) -> float | None:
+        """The best one of a run; None if it has none that is finite."""
+        extent = values.get(self.name)
+        return None if extent is None else extent.greatest if self.largest else extent.least
+
+
+def compared_by(asked: str | None, names: Container[str]) -> By:
+    """By which value runs are compared that have recorded values of these `names`. `asked`:
+    run.best, or else train.best, whose value is the evaluation's if there is such a one; None: by
+    the loss of their steps."""
+    try:
+        wanted = parse_best(asked)
+    except UserError:  # of a folder that was changed by hand
+        wanted = None
+    name, largest = wanted or (LOSS, False)
+    order = (EVAL + name, name) if wanted else (name, EVAL + name)
+    return By(next((full for full in order if full in names), name), largest)
+
+
 @dataclass(slots=True)
 class _Rank:
     """The values of one rank: name → step → value."""
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
+    further: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Of a name the (step, value) of those that another one of the same step came after."""
+    told: dict[str, int] = field(default_factory=dict)
+    """Name → the greatest step of which this attempt has told it."""
     rates: list[float] = field(default_factory=list)
     """Examples a second, as its step events tell."""
     fresh: bool = False
@@ -66,6 +105,7 @@ class Track:
         at = self._ranks.setdefault(rank, _Rank())
         if isinstance(event, Start):
             at.fresh, at.second = True, event.process is not None
+            at.told.clear()
             at.attempt = event.attempt or 1
         elif at.second:
             return
@@ -102,8 +142,9 @@ class Track:
         """Every value's extent up to `step` by its name: "loss", the mean of the ranks' losses at
         each step; "eval:accuracy", of an evaluation; other names as they were logged, of the first
         rank that has them."""
-        found = {name: _extent(self._values(name), step) for name in dict.fromkeys(
-            name for at in self._present for name, values in at.values.items() if values)}
+        found = {name: _extent(self._values(name), step, self._further(name))
+                 for name in dict.fromkeys(name for at in self._present
+                                           for name, values in at.values.items() if values)}
         logged = found.pop(_LOGGED_LOSS, None)
         return found if logged is None else {LOSS: logged} | found
 
@@ -125,6 +166,9 @@ class Track:
                     each.setdefault(step, []).append(value)
         return {step: sum(values) / len(values) for step, values in each.items()}
 
+    def _further(self, name: str) -> Sequence[tuple[int, float]]:
+        return next((at.further.get(name, ()) for at in self._present if at.values.get(name)), ())
+
     @staticmethod
     def _step(at: _Rank, event: Step) -> None:
         first = event.step - event.n + 1
@@ -133,6 +177,8 @@ class Track:
             for values in at.values.values():
                 for step in [s for s in values if s >= first]:
                     del values[step]
+            for name, pairs in at.further.items():
+                at.further[name] = [pair for pair in pairs if pair[0] < first]
         losses = at.values.setdefault(LOSS, {})
         if event.losses:
             losses.update(enumerate(event.losses, event.step - len(event.losses) + 1))
@@ -146,12 +192,22 @@ class Track:
             if value is not None:
                 full = prefix + name if prefix + name != LOSS else _LOGGED_LOSS
                 known = at.values.setdefault(full, {})
-                known[step if step is not None else len(known)] = value
+                # Without a step it comes after the one before, whatever step that was of.
+                n = step if step is not None else next(reversed(known), -1) + 1
+                if n in known:
+                    further = at.further.setdefault(full, [])
+                    if n <= at.told.get(full, -1):
+                        further.append((n, known[n]))
+                    else:  # an earlier attempt's, which this one makes again
+                        further[:] = [pair for pair in further if pair[0] < n]
+                known[n], at.told[full] = value, max(n, at.told.get(full, -1))
 
 
-def _extent(every: Mapping[int, float], step: float) -> Extent:
+def _extent(every: Mapping[int, float], step: float, further: Iterable[tuple[int, float]]
+            ) -> Extent:
     values = {at: value for at, value in every.items() if at <= step}
-    finite = [v for v in values.values() if math.isfinite(v)]
+    finite = [v for v in (*values.values(), *(v for at, v in further if at <= step))
+              if math.isfinite(v)]
     return Extent(min(finite, default=None), max(finite, default=None),
                   values[max(values)] if values else None)
 

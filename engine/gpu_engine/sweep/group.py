@@ -19,11 +19,11 @@ from gpu_engine.runs import sweep as record
 from gpu_engine.runs.folder import Run, State, each_run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.schema import RunSpec, parse_best
+from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import grid
-from gpu_engine.sweep.figures import EVAL, Figures, FiguresOf
+from gpu_engine.sweep.figures import By, Figures, FiguresOf, compared_by
 from gpu_engine.sweep.rungs import due
-from gpu_engine.sweep.table import By, One, names
+from gpu_engine.sweep.table import One, names
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
@@ -171,7 +171,7 @@ def read(found: Group, figures: Callable[[Run, State], Figures] | None = None) -
         members.append(One(
             run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
             None if why is None else clean(why), state.took(time.time()), did.steps, did.values,
-            did.samples_per_s, did.exact))
+            did.samples_per_s, did.exact, state.rungs))
     return members
 
 
@@ -183,15 +183,11 @@ def without_figures(found: Group) -> list[One]:
 def default_by(found: Group, members: Iterable[One]) -> By:
     """What decides unless a person says otherwise: the value of run.best, of train.best, or the
     loss."""
-    there = names(members)
+    asked = None
     with contextlib.suppress(UserError):
         spec = from_dict(attempts.read_spec(found.members[0][0]))
-        best = parse_best(spec.run.best or spec.train.best)
-        if best is not None:
-            name, largest = best
-            return next((By(recorded, largest) for recorded in (EVAL + name, name)
-                         if recorded in there), By())
-    return By()
+        asked = spec.run.best or spec.train.best
+    return compared_by(asked, names(members))
 
 
 # --- stopping, and trying again ------------------------------------------------------------------
@@ -251,9 +247,9 @@ def go_on(found: Group, unable: set[str]) -> bool:
     spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()
     if spec.run.halving is None:
         return False
-    best = parse_best(spec.run.best or spec.train.best)
+    by = compared_by(spec.run.best or spec.train.best, ())
     states = {run.id: run.state() for run, _ in ours}
-    next_up = due(states, found.of, spec.run.halving, largest=best is not None and best[1])
+    next_up = due(states, found.of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
     unable |= {*next_up} - {run.id for run in done.runs}
     return bool(next_up) or any(state.live for state in states.values())

@@ -17,7 +17,7 @@ from gpu_engine.common import units
 from gpu_engine.runs import sweep, trust
 from gpu_engine.runs.folder import Run, Rung, State, each_run
 from gpu_engine.runs.sweep import Member
-from gpu_engine.spec.schema import RunSpec, parse_best
+from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import figures
 
 _QUARTERS = (0.25, 0.5, 0.75)
@@ -36,14 +36,19 @@ def worse_than(best: float | None, others: Sequence[float | None], *, largest: b
 
 def due(states: Mapping[str, State], of: int, factor: int, *, largest: bool) -> list[str]:
     """Which of a sweep's members, by their ids, go on from the rung at which they rest: once none
-    is live, as many as are to pass that rung of the `of` that were submitted, the best first."""
+    is live, as many as are to pass that rung of the `of` that were submitted, the best first; all,
+    if none had a value there."""
     found = list[str]()
     for level in range(1, _levels(of, factor) + 1):
         there = {name: s for name, s in states.items() if len(s.rungs) >= level}
         rest = [name for name, s in there.items() if len(s.rungs) == level and s.rests]
         known = [name for name in rest if there[name].rungs[-1].best is not None]
         known.sort(key=lambda name: _score(states[name].rungs[-1].best, largest))
-        found += known[:max(of // factor ** level - (len(there) - len(rest)), 0)]
+        if all(s.rungs[level - 1].best is None for s in there.values()):
+            known, many = rest, len(rest)  # nobody is known to be worse than another
+        else:
+            many = of // factor ** level - (len(there) - len(rest))
+        found += known[:max(many, 0)]
     return [] if any(state.live for state in states.values()) else found
 
 
@@ -65,9 +70,7 @@ class Rungs:
         self.factor = spec.run.halving
         levels = range(_levels(member.of, self.factor), 0, -1) if self.factor else ()
         self.shares = [self.factor ** -level for level in levels] if self.factor else _QUARTERS
-        by = parse_best(spec.run.best or spec.train.best)
-        self.names = (figures.EVAL + by[0], by[0]) if by else (figures.LOSS,)
-        self.largest = by is not None and by[1]
+        self.asked = spec.run.best or spec.train.best
 
     @classmethod
     def of(cls, run: Run) -> Rungs | None:
@@ -78,11 +81,16 @@ class Rungs:
             return None
         return cls(run, plan.spec, member, rungs[-1].share if rungs else 0.0)
 
+    @property
+    def next(self) -> float | None:
+        """The share of its budget at which it is compared next; None: it is not any more."""
+        return next((s for s in self.shares if s > self.past), None)
+
     def __call__(self, state: State, step: int | None, total: int | None
                  ) -> tuple[Rung, str | None] | None:
         """The next rung, and why the run does not go on from there; None: it has not got there.
         `step`, `total`: how far it is, and how many steps it has if the task says so."""
-        share = next((s for s in self.shares if s > self.past), None)
+        share = self.next
         if share is None:
             return None
         limit, total, now = self.spec.run.limit or 0.0, self.spec.train.steps or total, time.time()
@@ -96,16 +104,20 @@ class Rungs:
             return None
         self.past = share
         values = figures.of(self.run.path, step=last, t=end).values
-        extent = next((values[name] for name in self.names if name in values), None)
-        if self.factor is None and (extent is None or extent.last is None):
+        by = figures.compared_by(self.asked, values)
+        last = values[by.name].last if by.name in values else None
+        if self.factor is None and last is None:
             return None  # it has no value yet, which is no worse than another's
-        best = extent and (extent.greatest if self.largest else extent.least)
+        # One that is NaN now is lost, however good it has been.
+        best = by.best(values) if last is not None and math.isfinite(last) else None
         rung = Rung(share, now, step, best, state.attempt)
         if self.factor is not None:
-            best = self.member.of // self.factor ** (self.shares.index(share) + 1)
-            return rung, f"rests {where} for the best {best} of {self.member.of} to go on"
+            many = self.member.of // self.factor ** (self.shares.index(share) + 1)
+            lacks = "" if best is not None else f"; it has no {by.name} yet" if last is None \
+                else f"; its {by.name} is {last}"
+            return rung, f"rests {where} for the best {many} of {self.member.of} to go on{lacks}"
         others = self._others(rung)
-        worse = worse_than(best, others, largest=self.largest)
+        worse = worse_than(best, others, largest=by.largest)
         return rung, f"worse than {worse} of {len(others)} {where}" if worse else None
 
     def _others(self, rung: Rung) -> list[float | None]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.sweep.figures import LOSS, Extent
+from gpu_engine.runs.folder import Rung
+from gpu_engine.sweep.figures import By, Extent
 
 DONE, RUNNING, WAITING, FAILED, STOPPED = "done", "running", "waiting", "failed", "stopped"
 _KIND = {"completed": DONE, "queued": WAITING, "starting": RUNNING, "running": RUNNING,
@@ -20,20 +21,6 @@ _KIND = {"completed": DONE, "queued": WAITING, "starting": RUNNING, "running": R
 """State of a run → what it counts as; any other has failed."""
 LONGEST = 24
 """Characters of a value."""
-
-
-@dataclass(frozen=True, slots=True)
-class By:
-    """The value that decides which point is best."""
-
-    name: str = LOSS
-    largest: bool = False
-    """Whether the greatest is the best."""
-
-    @property
-    def text(self) -> str:
-        """As `parse_by` reads it."""
-        return ("max:" if self.largest else "") + self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +44,8 @@ class One:
     """Examples a second of all its ranks."""
     exact: bool = True
     """False: so much is recorded that only parts were read."""
+    rungs: tuple[Rung, ...] = ()
+    """Where it stood when members were compared."""
 
     @property
     def kind(self) -> str:
@@ -65,8 +54,7 @@ class One:
 
     def best(self, by: By) -> float | None:
         """Its best value; None if it has none that is finite."""
-        found = self.extents.get(by.name)
-        return None if found is None else found.greatest if by.largest else found.least
+        return by.best(self.extents)
 
     def last(self, by: By) -> float | None:
         """Its last value."""
@@ -236,7 +224,14 @@ def _figure(stat: Stat) -> str:
 
 def notes(points: Sequence[Point], by: By) -> list[str]:
     """What the figures are, in sentences."""
-    out = []
+    out, members = list[str](), [one for point in points for one in point.members]
+    if by.name not in names(members) and names(members):
+        out.append(f"no run has recorded {by.name!r}; there are {named(members)}")
+    for level in range(max((len(one.rungs) for one in members), default=0)):
+        there = [one.rungs[level] for one in members if len(one.rungs) > level]
+        if all(rung.best is None for rung in there):
+            out.append(f"at {units.share(there[0].share)} of their time or steps no run had a "
+                       "value to be compared by: all of them go on")
     if any(p.best.spread is not None for p in points):
         out.append("mean ± sample standard deviation (number of runs)")
     if any(p.partial and p.best.mean is not None for p in points):
@@ -245,7 +240,7 @@ def notes(points: Sequence[Point], by: By) -> list[str]:
     if odd:
         out.append(f"{odd} run{'s' * (odd > 1)} ended with a {by.name} that is not finite; "
                    "means leave it out")
-    if not all(one.exact for p in points for one in p.members):
+    if not all(one.exact for one in members):
         out.append("of the largest runs only parts of the events were read: their best may be "
                    "slightly off")
     return out

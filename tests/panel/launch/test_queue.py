@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import shlex
 import time
+from dataclasses import replace
 
 import pytest
 from textual.widgets import Input
 
+from gpu_engine.cli.run import run as run_command
 from gpu_engine.common import paths
+from gpu_engine.common.errors import UserError
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import DeviceProcess, Sample
-from gpu_engine.queue import serve
-from gpu_engine.runs import sweep, waiting
+from gpu_engine.queue import serve, submit
+from gpu_engine.runs import notes, sweep, waiting
 from gpu_engine.runs.folder import Run
+from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.launch.devices import DevicesPane
@@ -20,6 +27,7 @@ from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.queueing import QueueDialog, put, to_vary
 from gpu_panel.run.screen import RunScreen
 
+from ...command_line import called
 from ...conftest import gpus, slots
 from ..panel_kit import StillSampler, on_top, panel, press, screen_text, settled, shown, until
 
@@ -121,14 +129,59 @@ def test_that_devices_were_shared_once_does_not_hold_for_a_run_that_waits():
     assert draft.spec_to_wait().devices.share is False
 
 
-def test_mode_and_devices_that_are_typed_there_are_those_of_the_run(monkeypatch, tmp_path):
+FORM = {"name": "x", "devices": {"ids": ["cpu:0"]}, "run": {"limit": "9m"},
+        "task": {"command": ["true", "--lr", "1", "{seed}"]}}
+OPTIONS = {
+    "sets": "--set run.grace=7 --set run.limit=90s", "mode": "--mode ddp", "count": "-n 1",
+    "devices": "--devices cpu:1", "run_limit": "--limit 5m", "queued": "--queue",
+    "metrics": r"--metric 'val: (\S+)' --metric 'acc=(\S+)'", "tags": "--tag a,b --tag c",
+    "after": "--after {first}", "begin": "--begin '{later} 03:04'", "priority": "--priority 3",
+    "grid": "--grid lr=1,2 --grid run.grace=5,6", "repeat": "--repeat 2 --set train.seed=4",
+    "stop_worse": "--grid lr=1,2,3,4 --stop-worse", "halving": "--grid lr=1,2,3,4 --halving 2"}
+REFUSED = {"detach": "--detach", "as_json": "--json", "quiet": "-q", "no_notify": "--no-notify",
+           "preset": "ddp"}
+
+
+def kept(run: Run) -> dict[str, object]:
+    """What the folder of a waiting run says, without what is its own."""
+    entry, member, plan = waiting.read(run.path), sweep.read(run.path), run.plan()
+    return {"spec": (run.path / "spec.toml").read_text(), "plan": (plan.spec, plan.lines),
+            "tags": notes.read(run.path).tags,
+            "turn": replace(entry, submitted=0.0, number=0.0, sweep=None),
+            "place": member and replace(member, sweep="", begun=0.0)}
+
+
+@pytest.mark.parametrize("option", [param.name for param in run_command.params])
+def test_each_option_does_what_it_does_in_a_shell_or_is_refused(option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    spec = from_dict({"devices": {"ids": ["cpu:0"]}, "task": {"command": ["true"]}})
-    with lease.acquire(paths.leases_folder(), slots(2).devices, "3f2a"):
-        run = put(spec, None, slots(2), "--mode ddp --devices cpu:0,cpu:1").run
-        asked = run.plan().spec
-        run.stop()
-    assert (asked.parallel.mode, asked.devices.ids) == ("ddp", ["cpu:0", "cpu:1"])
+    spec = from_dict(FORM)
+    form = ("form", spec)
+    if option in REFUSED:
+        with pytest.raises(UserError, match=f"{REFUSED[option]}.*(in a shell|only options)"):
+            put(spec, form, slots(2), REFUSED[option])
+        return
+    presets.save("form", spec)
+    monkeypatch.setattr(serve, "ensure", lambda folder=None: 0)  # nobody starts them
+    monkeypatch.setattr(submit, "supervise", lambda run, fd: os.close(fd))
+    first = put(spec, form, slots(2), "").run
+    typed = OPTIONS[option].format(
+        first=first.id, later=datetime.date.today() + datetime.timedelta(2))
+    known = {first.id}
+    lines = [shlex.split(f"run --queue form {typed}"), put(spec, form, slots(2), typed).words]
+    each = [waits(known)]
+    for words in lines:
+        done = called(*words)
+        assert done.returncode == 0, done.stderr
+        each.append(waits(known))
+    assert each[0] == each[1] == each[2]
+
+
+def waits(known: set[str]) -> list[dict[str, object]]:
+    """What the folders say that are new, in the order of the line."""
+    new = [w.run for w in serve.line() if w.run.id not in known]
+    known |= {run.id for run in new}
+    assert new
+    return [kept(run) for run in new]
 
 
 async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
@@ -249,3 +302,4 @@ async def test_a_device_with_a_fault_is_asked_about_and_not_shared(started):
         await pilot.press("y")
         await until(pilot, lambda: started)
         assert started[0].spec.devices.share is False
+

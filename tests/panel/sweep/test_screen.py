@@ -12,7 +12,8 @@ import pytest
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.sweep import group as sweeps
-from gpu_engine.sweep.table import By, points
+from gpu_engine.sweep.figures import By
+from gpu_engine.sweep.table import points
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.rows import cells
@@ -39,7 +40,7 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
     ended(bad, [3.0], "boom")
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         listed = await at_the_runs(pilot, screen, 4)
-        await until(pilot, lambda: "best 0.500" in shown(listed))
+        await until(pilot, lambda: "best loss 0.500" in shown(listed))
         assert f"▸   {made.id} toy  2 of 4 done · 1 waiting · 1 failed" in shown(listed)
         assert listed.keys == [made.id]
         await pilot.press("right")
@@ -121,7 +122,7 @@ async def test_the_line_of_a_sweep_names_the_best_by_its_own_value(monkeypatch):
         ended(run, losses, evaluation={"accuracy": accuracy})
     async with panel(slots(1), size=(160, 48)) as (pilot, screen):
         listed = await at_the_runs(pilot, screen, 2)
-        await until(pilot, lambda: "best 0.750 · lr=3e-4" in shown(listed))
+        await until(pilot, lambda: "best eval:accuracy 0.750 · lr=3e-4" in shown(listed))
 
 
 def text(line) -> str:
@@ -132,7 +133,7 @@ def run(ident, state="completed", index=None, best=None):
     place = None if index is None else Member("s72d4", "vgg", index, 4, 0.0,
                                               {"train.lr": f"1e-{index}"})
     return RunLine(Run(Path(ident)), f"vgg {ident}", "single", 1, state, state in (
-        "running", "queued"), time.time(), sweep=place, best=best)
+        "running", "queued"), time.time(), sweep=place, best=best, by=By())
 
 
 LIST = [run("a1", "running", 2), run("b1"), run("a2", "failed", 1, 0.1), run("a3", "queued", 4),
@@ -147,8 +148,8 @@ def test_a_sweep_is_one_line_where_its_first_run_would_be():
     for width, head in ((76, "▸   "), (150, "▸ sweep       ")):
         row = sweep_row(folded[0], layout(LIST, width), (), False)
         assert text(row.lines[0]).startswith(
-            f"{head}s72d4 vgg  1 of 4 done · 1 running · 1 waiting · 1 failed · best 0.500")
-    assert text(row.lines[0]).endswith("best 0.500 · lr=1e-3")
+            f"{head}s72d4 vgg  1 of 4 done · 1 running · 1 waiting · 1 failed · best loss 0.500")
+    assert text(row.lines[0]).endswith("best loss 0.500 · lr=1e-3")
     some = fold(LIST[:3], {"s72d4"})[0]
     marked = sweep_row(some, layout(LIST, 116, marks=True), {"a1", "a2"}, True)
     assert text(marked.lines[0]) == \

@@ -4,26 +4,29 @@ which enter is enough."""
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+from click.core import ParameterSource
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from gpu_engine.cli import run as command
+from gpu_engine.cli.spec_options import SpecChoice, assignments, members_of
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import arguments
 from gpu_engine.queue import submit
+from gpu_engine.runs.notes import parse_tags
 from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
 from gpu_engine.sweep import group as sweep
-from gpu_engine.sweep.grid import members, parse
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, harmless
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_panel.launch.draft import Draft
 
-_FOR_A_START = ("detach", "as_json", "quiet", "no_notify")
+_SPEC = ("sets", "mode", "devices", "count", "run_limit", "metrics")
+_SWEEP = ("grid", "repeat", "stop_worse", "halving")
+_WHEN = ("after", "begin", "priority")
+"""Options of `gpu-engine run` that can be given here, beside --tag and --queue."""
 HINT = "enter is enough; or --after RUN --begin 22:00 --priority 1"
 
 
@@ -59,35 +65,59 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
         ) -> Queued:
     """Put `spec` into the queue with the options in `typed`. Blocks. Raises UserError."""
     try:
-        words = shlex.split(typed)
         # Without --help, which would be printed across the screen.
-        context = command.run.make_context("run", words, help_option_names=[])
+        with command.run.make_context("run", shlex.split(typed), help_option_names=[]) as context:
+            given = dict(context.params)
+            _require_options(context)
+            data = to_dict(spec, defaults=False)
+            apply_sets(data, assignments(**{name: given[name] for name in _SPEC}))
+            choice = SpecChoice(from_dict(data), base)
+            every = members_of(choice, **{name: given[name] for name in _SWEEP})
     except ValueError as err:  # an open quote
         raise UserError(str(err)) from None
     except click.ClickException as err:
         raise UserError(err.format_message()) from None
-    given = context.params
-    if given["preset"] is not None or "command" in context.meta:
-        raise UserError(f"{given['preset'] or '--'}: only options stand here")
-    if any(given[name] for name in _FOR_A_START):
-        raise UserError("--detach, --json, --quiet and --no-notify are for a run that is started "
-                        "in a shell")
-    data = to_dict(spec, defaults=False)
-    apply_sets(data, [*given["sets"],
-                      *(f"{key}={given[name]}" for key, name in (
-                          ("parallel.mode", "mode"), ("devices.ids", "devices"),
-                          ("devices.pick", "count")) if given[name])])
-    asked = from_dict(data)
-    when = command.when(given["after"], given["begin"], given["priority"])
-    line = ["run", "--queue", *words, *arguments(spec, base)]
-    if given["grid"] or given["repeat"] > 1:
-        every = members(asked, [parse(text) for text in given["grid"]], given["repeat"])
-        found = sweep.submit(every, when, spec.name, base)
+    when = command.when(*(given[name] for name in _WHEN))
+    tags, asked = parse_tags(given["tags"]), choice.spec
+    # The form's values and those typed are one spec by now; other options stay as they are.
+    line = ["run", "--queue", *_words(context), *arguments(asked, base)]
+    if every:
+        found = sweep.submit(every, when, asked.name, base, tags)
         return Queued(found.runs[0], f"Sweep {found.id} of {len(found.runs)} runs waits in the "
                       "queue", found.doubt, line)
     prepared = submit.prepare(asked, inventory)
-    run = submit.submit(asked, when, prepared, base=base)
+    run = submit.submit(asked, when, prepared, base=base, tags=tags)
     return Queued(run, f"Run {run.id} waits in the queue", prepared.kept.doubt, line)
+
+
+def _given(context: click.Context) -> Iterator[click.Parameter]:
+    """The parameters of the line that were typed."""
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source not in (None, ParameterSource.DEFAULT):
+            yield param
+
+
+def _require_options(context: click.Context) -> None:
+    """Raises UserError if the line has what can't be taken here."""
+    if "command" in context.meta:
+        raise UserError("--: only options stand here")
+    for param in _given(context):
+        if isinstance(param, click.Argument):
+            raise UserError(f"{context.params[param.name or '']}: only options stand here")
+        if param.name not in (*_SPEC, *_SWEEP, *_WHEN, "tags", "queued"):
+            raise UserError(f"{param.opts[0]} is for a run that is started in a shell")
+
+
+def _words(context: click.Context) -> list[str]:
+    """The typed options that are no keys of the spec."""
+    words = list[str]()
+    for param in _given(context):
+        if param.name in (*_SWEEP, *_WHEN, "tags"):
+            value = context.params[param.name]
+            for one in value if param.multiple else [value]:
+                words += [param.opts[0]] if one is True else [param.opts[0], str(one)]
+    return words
 
 
 class QueueDialog(SubmitDialog):

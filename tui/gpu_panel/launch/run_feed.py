@@ -36,9 +36,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.summary import Digest
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.spec.schema import parse_best
 from gpu_engine.sweep import figures
-from gpu_engine.sweep.figures import EVAL, LOSS
 from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch import row_keys
@@ -345,15 +343,10 @@ def with_end(line: RunLine, digest: Digest) -> RunLine:
     end = view.progress()
     # The start of a long file is out of date if a resume has asked for more steps.
     total = _planned(digest, view.ranks.values()) or end.total_steps
-    best, largest = None, False
-    if line.sweep is not None:
-        with suppress(UserError):  # a damaged plan
-            name, largest = parse_best(digest.best) or (LOSS, False)
-            values = figures.of(line.run.path).values
-            best = values.get(EVAL + name) or values.get(name)
+    values = figures.of(line.run.path).values if line.sweep is not None else {}
+    by = figures.compared_by(digest.best, values)
     return replace(line, step=end.step, total=total, loss=end.loss, read=True,
-                   best=None if best is None else best.greatest if largest else best.least,
-                   largest=largest,
+                   best=by.best(values), by=by,
                    history=_evenly(curve), samples_per_s=end.samples_per_s,
                    steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.state import StateName
     from gpu_engine.runs.sweep import Member
+    from gpu_engine.sweep.figures import By
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ class RunLine:
     seconds: float | None = None
     sweep: Member | None = None
     best: float | None = None
-    """Of a member of a sweep that has ended: its best value, by which runs are compared."""
-    largest: bool = False
-    """Whether the greatest of these is the best."""
+    """Of a member of a sweep that has ended: its best value."""
+    by: By | None = None
+    """Which value that is."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """The keys of its spec, and their values as text."""
     read: bool = True
@@ -490,10 +491,11 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     said += [(f"{counts['queued']} waiting", "dim")] if counts["queued"] else []
     said += [(f"{bad} failed", "bad")] if bad else []
     said += [(f"{counts['stopped']} stopped", "dim")] if counts["stopped"] else []
-    done = [one for one in line.members if one.best is not None and one.state == "completed"]
+    done = [(one.best * (-1 if one.by.largest else 1), one.by.name, one) for one in line.members
+            if one.best is not None and one.by is not None and one.state == "completed"]
     if done:
-        best = min(done, key=lambda one: (one.best or 0.0) * (-1 if one.largest else 1))
-        said += [(f"best {units.loss(best.best)}", "good")]
+        _, name, best = min(done, key=lambda each: each[:2])
+        said += [(f"best {clean(name, 20)} {units.loss(best.best)}", "good")]
         if best.sweep is not None and best.sweep.values:
             from gpu_engine.sweep.table import short  # only where there are sweeps
 

@@ -13,8 +13,9 @@ from textual.events import ScreenResume
 from textual.message import Message
 
 from gpu_engine.runs.folder import Run
+from gpu_engine.sweep.figures import By
 from gpu_engine.sweep.group import Group
-from gpu_engine.sweep.table import FAILED, By, One, Point, names, points, summary
+from gpu_engine.sweep.table import FAILED, One, Point, names, points, summary
 from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread

@@ -79,12 +79,12 @@ def _begin():
         os.close(file)
 
 
-def _mark():
-    """Note that some process of the command is a Python that runs this hook. Python started with
-    -S does not."""
+def _mark(name):
+    """Note by a file that some process of the command is a Python that runs this hook, which one
+    started with -S does not, or that one imports torch."""
     try:
-        os.close(_open("python-seen"))
-    except OSError:  # a full disk; the mark only helps to explain a missing rank
+        os.close(_open(name))
+    except OSError:  # a full disk; it only helps to say why no rank or no step is seen
         pass
 
 
@@ -158,6 +158,7 @@ def _after(loader):
     execute = loader.exec_module
 
     def exec_module(module):
+        _mark("torch-seen")
         try:
             execute(module)
         except BaseException as err:  # the program's own, whose traceback has no frame of ours
@@ -187,8 +188,9 @@ def _install():
     if _direct():
         _begin()
     else:
-        _mark()
+        _mark("python-seen")
     if "torch" in sys.modules:  # a .pth file has imported it already
+        _mark("torch-seen")
         _hand_over()
     else:
         sys.meta_path.insert(0, _WaitForTorch())

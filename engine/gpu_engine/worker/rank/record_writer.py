@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -56,7 +56,7 @@ class RecordWriter:
         self._phase_since = (self._phase, time.time())
         self._heartbeat_due = 0.0
         self._last_fault = ""
-        self._told_names: set[str] = set()
+        self._told: set[str] = set()
         self._still = StandingStill()
         self._path = path
         self.tracer = Tracer(path)
@@ -110,9 +110,25 @@ class RecordWriter:
     def warn_of_names(self, names: Iterable[str]) -> None:
         """Write a warning, once, about logged names that clash with an event's own fields and are
         recorded under another name."""
-        text = schema.reserved_warning(names)
-        if text is not None and text not in self._told_names:
-            self._told_names.add(text)
+        self._warn_once(schema.reserved_warning(names))
+
+    def warn_of_values(self, values: Mapping[str, object]) -> None:
+        """Write a warning, once for each name, about values of `gpu_engine.log` that are no
+        numbers. A tensor's own value is not looked at, which may be on its way from a GPU."""
+        for name, value in values.items():
+            tensor: Any = value if hasattr(value, "detach") and hasattr(value, "numel") else None
+            many = None if tensor is None else tensor.numel()
+            if many is None and number(value) is None:
+                what = repr(value[:40]) if isinstance(value, str) else type(value).__name__
+                self._warn_once(f"gpu_engine.log: {name} is not recorded: {what} is no number",
+                                name)
+            elif many is not None and many != 1:
+                self._warn_once(f"gpu_engine.log: {name} is not recorded: the tensor has {many:,} "
+                                "values", name)
+
+    def _warn_once(self, text: str | None, key: str | None = None) -> None:
+        if text is not None and (key or text) not in self._told:
+            self._told.add(key or text)
             self.write(schema.Warning(text))
 
     def tick(self) -> None:

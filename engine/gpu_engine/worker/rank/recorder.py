@@ -146,6 +146,7 @@ class Recorder(RecordWriter):
         copies: Any = {k: _copy(v) for k, v in values.items()}
         self._queue.append(schema.Metric(self.step_now, copies))
         self.warn_of_names(values)
+        self.warn_of_values(values)
 
     def evaluated(self, step: int, values: dict[str, float]) -> None:
         """Record the values that an evaluation at this step gave."""
