@@ -120,7 +120,7 @@ def test_a_standstill_that_comes_soon_after_another_is_told_later_if_it_goes_on(
 def test_a_rank_that_comes_later_is_looked_at_too(made, monkeypatch):
     monkeypatch.setattr(watch, "_RANKS_EVERY", 0.0)
     made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
-    steps(made, 0, ago=1)
+    steps(made, 0, ago=watch.STANDING - 60, phase="eval")
     seen = RunWatch(made.run)
     assert looks(seen) == []
     steps(made, 1, ago=watch.STANDING + 60)

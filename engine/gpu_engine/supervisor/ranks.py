@@ -88,7 +88,7 @@ class RankState:
         """Take in one event."""
         if isinstance(event, schema.Start):
             self.begun = self.ours = event.attempt == self.attempt
-        elif not self.ours:
+        elif not self.ours or isinstance(event, schema.Quiet):
             return
         before = self._place()
         self.run_view.fold(self.rank, event)

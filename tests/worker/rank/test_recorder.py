@@ -20,6 +20,7 @@ from gpu_engine.worker.rank import record_writer, standing
 from gpu_engine.worker.rank.pinned import EMPTY, Ring
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.standing import StandingStill
+from gpu_engine.worker.rank.step_parts import StepParts
 
 from ... import event_lines
 from ...conftest import wait_for
@@ -234,13 +235,13 @@ def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypat
     clock, works = SimpleNamespace(now=100.0, time=lambda: 1.0), [False]
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(standing, "time", clock)
-    monkeypatch.setattr(StandingStill, "_works", lambda self, now: works[0])
+    monkeypatch.setattr(StandingStill, "_works", lambda self, *looked: works[0])
     monkeypatch.setattr(standing, "_frames", lambda frame: [("train.py", 3, "main")])
     still = StandingStill()
 
     def after(seconds: float, step: int = 5, phase: str = "forward") -> schema.Stands | None:
         clock.now += seconds
-        return still.event(step, phase)
+        return still.event(step, phase, StepParts())
 
     assert [after(0), after(5.5)] == [None, None]
     said = after(5)
