@@ -14,6 +14,7 @@ from gpu_engine.common.files import read_json
 from gpu_engine.diagnose import hangs
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.view import RunView
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 from gpu_engine.supervisor.attempt import Attempt
@@ -47,7 +48,7 @@ def told(run: runs.Run) -> hangs.Hang | None:
 
 
 LOCKED = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
-    "    taken.acquire()"))
+    "    taken.acquire()")) + " in locked"
 SIZE = f"{SCRIPTS / 'hang.py'}:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
     "    dist.all_reduce(torch.ones(3))"))
 STEP = "hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
@@ -58,6 +59,7 @@ HANGS = {
     "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #",
                            "in step", "if rank == 0:")),
     "lock": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {LOCKED}")),
+    "recv": (1, False, ("rank 0 waits for rank 1", "rank 1 waits in recv at ", "hang.py:")),
     "read": (1, False, ("rank 0 waits for rank 1", "rank 1 stands still at ", "in read")),
     "loader": (1, False, ("rank 0 waits for rank 1",
                           "rank 1 stands still, waiting for its DataLoader, whose worker is at ",
@@ -126,12 +128,12 @@ def rank(number: int, *operations: tuple, step: int = 30, works: bool = False, s
          stands: bool = True, silent: float = 0.5, place: str = "train.py:7 in main",
          waits: str | None = None, **fields):
     """A rank that made its last step `still` seconds ago. An operation is (group, number, name,
-    size, done), begun then."""
+    size, done), begun then, or as many seconds ago as come after that."""
     view = RankView(number, step=step, at_step=step, phase="running", phase_since=NOW - still,
                     beat=NOW - silent, **fields)
     view.step_times = [(NOW - still - i, step - i) for i in range(9)][::-1]
-    begun = {i: schema.Collective(group, n, name, size, NOW - still, done)
-             for i, (group, n, name, size, done) in enumerate(operations)}
+    begun = {i: schema.Collective(group, n, name, size, NOW - (ago or [still])[0], done)
+             for i, (group, n, name, size, done, *ago) in enumerate(operations)}
     if stands:
         view.stands = schema.Stands(step, "running", NOW - still, works, place, (place,),
                                     begun or None, waits=waits)
@@ -287,6 +289,57 @@ def test_a_wait_is_told_once_it_has_taken_long():
     for still, told in ((hangs.SOON - 1, False), (hangs.SOON + 1, True)):
         found = hangs.find_hang([rank(0, WAITS, still=still), rank(1, still=still)], NOW)
         assert (found is not None) is told
+    views = [rank(0, ("0", 8, "all_reduce", "9 float", False, 5)), rank(1, works=True)]
+    assert hangs.find_hang(views, NOW).text.startswith("no step for 01:00: "), "no healthy wait"
+
+
+def test_one_that_goes_from_operation_to_operation_waits_in_none_of_them():
+    """In a validation, say; NCCL waits at full speed, and there it is the operation's age."""
+    for took, works in ((2.0, True), (40.0, False)):
+        goes_on = rank(1, ("0", 8, "all_reduce", "9 float", False, 30 + took), works=True)
+        object.__setattr__(goes_on.stands, "t", NOW - 30)
+        hang = hangs.find_hang([rank(0, WAITS), goes_on], NOW)
+        assert hang.works is works
+        assert hang.where[1].endswith(", works") is works
+
+
+def test_one_that_sleeps_wakes_up_by_itself_and_is_an_alarm_only_after_long():
+    for still, alarm in ((60.0, False), (100.0, True)):
+        views = [rank(0, WAITS, still=still), rank(1, DONE, waits=schema.SLEEP, still=still)]
+        hang = hangs.find_hang(views, NOW)
+        assert "rank 1 waits in time.sleep at train.py:7 in main" in hang.text
+        assert hang.works is not alarm
+
+
+def test_who_waits_for_others_in_the_engines_own_way_is_told_by_its_words_and_by_no_line():
+    views = [rank(0, step=30, works=True, place="task.py:3 in evaluate"),
+             rank(1, works=True, place="gpu_engine/worker/rank/peers.py:8 in _wait_for",
+                  detail="waiting for rank 0: evaluating")]
+    hang = hangs.find_hang(views, NOW)
+    assert hang.text == "no step for 01:00: rank 0 works at task.py:3 in evaluate; " \
+                        "rank 1 is waiting for rank 0: evaluating"
+    assert hang.works
+    object.__setattr__(views[0].stands, "works", False)
+    hang = hangs.find_alarm(views, NOW)
+    assert hang.rank == 0
+    assert hang.where[1] == "rank 1 is waiting for rank 0: evaluating"
+
+
+@pytest.mark.parametrize(("process", "text", "works"), [
+    ("works", "rank 1 works, but says nothing since 00:50", True),
+    ("suspended", "rank 1 is suspended since 00:50", False),
+    ("sleeps", "rank 1 gives no sign of life since 00:50", False)])
+def test_what_the_supervisor_sees_of_a_silent_rank_says_whether_it_is_an_alarm(
+        process, text, works):
+    run = RunView({1: rank(1, DONE, silent=50)})
+    heard = run.ranks[1].beat
+    run.fold(1, schema.Quiet(process))
+    assert run.ranks[1].beat == heard, "it is no sign of life"
+    hang = hangs.find_hang([rank(0, WAITS), run.ranks[1]], NOW)
+    assert text in hang.text
+    assert hang.works is works
+    run.fold(1, schema.Phase("forward", NOW, 31))
+    assert run.ranks[1].quiet is None
 
 
 def test_slow_steps_are_no_standstill():
@@ -294,6 +347,12 @@ def test_slow_steps_are_no_standstill():
     for view in views:  # a step a minute
         view.step_times = [(t - (30 - n) * 60, n) for t, n in view.step_times]
     assert hangs.find_hang(views, NOW) is None
+    for view in views:  # the second, which takes as long as the first
+        view.step_times, view.began = view.step_times[-1:], NOW - 60 - 40
+    assert hangs.find_hang(views, NOW) is None
+    for view in views:
+        view.began = NOW - 60 - 20
+    assert hangs.find_hang(views, NOW) is not None
 
 
 def test_who_waits_before_the_first_step_is_told_but_only_in_an_operation():

@@ -68,6 +68,10 @@ taken = threading.Lock()
 taken.acquire()
 
 
+def locked():
+    taken.acquire()
+
+
 class Deadlock(Dataset):
     def __len__(self):
         return 40
@@ -102,7 +106,11 @@ if fault == "loop" and rank == 1:
 if fault == "read" and rank == 1:
     read()
 if fault == "lock" and rank == 1:
-    taken.acquire()
+    trains = threading.Thread(target=locked)
+    trains.start()
+    trains.join()
+if fault == "recv" and rank == 1:
+    dist.recv(torch.ones(1), 0)
 if fault == "left" and rank == 1:
     sys.exit()
 if fault == "gone" and rank == 1:
