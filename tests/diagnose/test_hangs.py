@@ -304,10 +304,12 @@ def test_one_that_goes_from_operation_to_operation_waits_in_none_of_them():
 
 
 def test_one_that_sleeps_wakes_up_by_itself_and_is_an_alarm_only_after_long():
-    for still, alarm in ((60.0, False), (100.0, True)):
-        views = [rank(0, WAITS, still=still), rank(1, DONE, waits=schema.SLEEP, still=still)]
+    """And one in a debugger has a person, who knows."""
+    for waits, still, alarm in ((schema.SLEEP, 60.0, False), (schema.SLEEP, 100.0, True),
+                                (schema.DEBUGGER, 1000.0, False)):
+        views = [rank(0, WAITS, still=still), rank(1, DONE, waits=waits, still=still)]
         hang = hangs.find_hang(views, NOW)
-        assert "rank 1 waits in time.sleep at train.py:7 in main" in hang.text
+        assert f"rank 1 waits in {waits} at train.py:7 in main" in hang.text
         assert hang.works is not alarm
 
 

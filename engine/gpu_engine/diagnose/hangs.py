@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
-from gpu_engine.events.schema import SLEEP, WAITING, Collective
+from gpu_engine.events.schema import DEBUGGER, SLEEP, WAITING, Collective
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
@@ -362,7 +362,7 @@ def _sort(one: Collective) -> tuple[str, str]:
 
 
 def _works(view: RankView, now: float) -> bool:
-    """Whether it works, or goes on with its steps, or will soon."""
+    """Whether it works, or goes on with its steps, or will by itself or by its person."""
     if view.over or view.error is not None or is_silent(view, now):
         return False
     stands = view.stands
@@ -370,6 +370,8 @@ def _works(view: RankView, now: float) -> bool:
         return True
     if stands is None:
         return now - _since_when(view) < _LONG
+    if stands.waits == DEBUGGER:
+        return True
     if not stands.works:
         return stands.waits == SLEEP and now - stands.since < _NAP
     return _waits(view) is None and not _for_others(view)

@@ -31,6 +31,8 @@ _Value = TypeVar("_Value")
 
 SLEEP = "time.sleep"
 """What `Stands.waits` says of a rank that wakes up by itself."""
+DEBUGGER = "its debugger"
+"""What it says of a rank that waits for a person."""
 WAITING = "waiting for "
 """So begins `Phase.detail` of a rank of the engine's own that waits for others."""
 

@@ -88,11 +88,11 @@ class RankState:
         """Take in one event."""
         if isinstance(event, schema.Start):
             self.begun = self.ours = event.attempt == self.attempt
-        elif not self.ours or isinstance(event, schema.Quiet):
+        elif not self.ours:
             return
         before = self._place()
         self.run_view.fold(self.rank, event)
-        if self.ours:
+        if self.ours and not isinstance(event, schema.Quiet):
             self.heard = time.monotonic()
             if self._place() != before:
                 self.moved = self.heard

@@ -282,6 +282,7 @@ def test_a_thread_that_is_given_a_core_again_and_again_gets_on_and_a_blocked_one
 
     taken, turns = threading.Semaphore(0), queue.SimpleQueue()
     one, other = begin(takes), begin(lambda: lock.acquire() and lock.release())
+    wait_for(lambda: procs.status(f"self/task/{other.native_id}", "State").startswith("S"))
     for thread, gets_on in ((one, True), (other, False)):
         before = getting_on.look(thread.ident, None, below=False)
         for _ in range(20):
@@ -346,3 +347,5 @@ def test_what_a_line_waits_in_is_known_by_its_name(tmp_path, line, waits):
     inside = [("/v/torch/distributed/distributed_c10d.py", 5, "recv"),
               ("/v/torch/distributed/c10d_logger.py", 8, "wrapper"), (str(script), 2, "main")]
     assert standing._waits_in(inside) == "recv"
+    debugged = [("/python3.11/cmd.py", 5, "cmdloop"), ("/python3.11/pdb.py", 8, "interaction")]
+    assert standing._waits_in([*debugged, *inside]) == schema.DEBUGGER

@@ -49,6 +49,7 @@ _LOOKS = 4
 _FRAMES, _RECENT = 24, 32
 _WAITS = re.compile(r"([\w.\[\]]+\.wait|[\w.]*store\w*\.get|(?:\btime\.)?\bsleep)\(")
 """In a line that calls what is written in C: a wait of torch's, which has no line of its own."""
+_DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/pydevd")
 _BELOW = ("torch/utils/data/", "/subprocess.py")
 """Where a thread waits for a process below."""
 _OURS = f"{Path(__file__).parents[2]}/"
@@ -141,7 +142,9 @@ _JOIN = threading.Thread.join.__code__
 
 def _waits_in(stack: list[_Frame]) -> str | None:
     """What a thread waits in that is known by its name: an operation between ranks that is not
-    recorded, a key of the store, a sleep."""
+    recorded, a key of the store, a sleep, a debugger."""
+    if any(part in file for file, *_ in stack for part in _DEBUGGERS):
+        return schema.DEBUGGER
     for file, _, function in reversed(stack):
         if file.endswith("torch/distributed/distributed_c10d.py"):
             return function
