@@ -111,6 +111,8 @@ class StandingStill:
     def _works(self, thread: int | None, said: object, stack: list[_Frame]) -> bool:
         """Whether the rank has got on in the last looks."""
         below = any(part in file for file, *_ in stack[:_FRAMES] for part in _BELOW)
+        if _waits_in(stack) == "init_process_group":  # which looks for the others every 10 ms
+            thread = None
         self._looks.append(look(thread, said, below=below))
         return gets_on(self._looks[0], self._looks[-1])
 
