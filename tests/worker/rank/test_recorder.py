@@ -239,7 +239,9 @@ def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypat
     clock, works = SimpleNamespace(now=100.0, time=lambda: 1.0), [False]
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(standing, "time", clock)
-    monkeypatch.setattr(StandingStill, "_works", lambda self, *looked: works[0])
+    monkeypatch.setattr(StandingStill, "_gets_on", lambda self, *looked: works[0])
+    begun: dict[int, schema.Collective] = {}
+    monkeypatch.setattr(standing, "collectives", lambda: begun)
     monkeypatch.setattr(standing, "_frames", lambda frame: [("train.py", 3, "main")])
     still = StandingStill()
 
@@ -257,6 +259,12 @@ def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypat
     assert [after(1, 6), after(5.5, 6)] == [None, None]
     said = after(5, 6)  # at the same line
     assert said.step == 6
+    works[0] = False
+    assert not after(5, 6).works
+    begun[0] = schema.Collective("0", 7, "all_reduce", "", 1.0, done=False)
+    assert after(5, 6).works, "it has begun another operation"
+    assert [after(5, 6), after(5, 6)] == [None, None]
+    assert not after(5, 6).works
     assert [after(1, 6, "done"), after(99, 6, "done")] == [None, None]
 
 

@@ -46,7 +46,7 @@ class Look(NamedTuple):
     below: bool
     """Whether those are processes below."""
     said: object
-    """Changes when the rank has got a batch or begun an operation."""
+    """Changes when the rank has got a batch."""
 
 
 def look(thread: int | None, said: object, *, below: bool) -> Look:

@@ -68,6 +68,9 @@ class StandingStill:
         self._check_at = self._report_at = self._pause = 0.0
         self._looks: deque[Look] = deque(maxlen=_LOOKS)
         """Since its step or phase last changed."""
+        self._newest: list[schema.Collective] | None = None
+        self._begun_at = 0.0
+        """The operation begun last, and when another was seen to have begun, monotonic seconds."""
 
     def event(self, step: int, phase: str, parts: StepParts) -> schema.Stands | None:
         """What there is to say of a rank after `step` steps, in this phase; None while it makes
@@ -77,17 +80,22 @@ class StandingStill:
             self._place, self._since, self._said = (step, phase), time.time(), None
             self._check_at, self._report_at, self._pause = now + AFTER - _EVERY, now + AFTER, _EVERY
             self._looks.clear()
+            self._newest, self._begun_at = None, 0.0
         if phase == "done" or now < self._check_at:
             return None
         self._check_at = now + _EVERY
         thread, stack = _trains(parts.thread)
-        begun = collectives()
-        works = self._works(thread, (parts.latest, [*begun.values()][-1:]), stack)
+        begun = None
+        works = self._gets_on(thread, parts.latest, stack)
+        if not works:  # asking torch takes a while
+            begun = collectives()
+            works = self._begins(begun, now)
         if now < self._report_at and (self._said is None or works == self._said.works):
             return None
         self._report_at = now + self._pause
         self._pause = min(2 * self._pause, _AT_MOST_EVERY)
-        said, self._said = self._said, self._event(step, phase, stack, works, begun)
+        said, self._said = self._said, self._event(
+            step, phase, stack, works, collectives() if begun is None else begun)
         same = said is not None and (said.works, said.stack, said.collectives, said.worker) == (
             works, self._said.stack, self._said.collectives, self._said.worker)
         return None if same else self._said
@@ -108,13 +116,21 @@ class StandingStill:
                              lines, begun or None,
                              next(filter(None, map(_fetching, workers)), None), _waits_in(stack))
 
-    def _works(self, thread: int | None, said: object, stack: list[_Frame]) -> bool:
+    def _gets_on(self, thread: int | None, batch: float | None, stack: list[_Frame]) -> bool:
         """Whether the rank has got on in the last looks."""
         below = any(part in file for file, *_ in stack[:_FRAMES] for part in _BELOW)
         if _waits_in(stack) == "init_process_group":  # which looks for the others every 10 ms
             thread = None
-        self._looks.append(look(thread, said, below=below))
+        self._looks.append(look(thread, batch, below=below))
         return gets_on(self._looks[0], self._looks[-1])
+
+    def _begins(self, begun: dict[int, schema.Collective], now: float) -> bool:
+        """Whether the rank goes on from operation to operation between ranks."""
+        newest = [*begun.values()][-1:]
+        if newest != self._newest:
+            # The first time that torch is asked tells nothing.
+            self._begun_at, self._newest = now if self._newest is not None else 0.0, newest
+        return now - self._begun_at < _EVERY * (_LOOKS - 1) and bool(self._begun_at)
 
 
 _Frame = tuple[str, int, str]
