@@ -14,6 +14,7 @@ from gpu_engine.common.files import read_json
 from gpu_engine.diagnose import hangs
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
+from gpu_engine.events.view import RunView
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 from gpu_engine.supervisor.attempt import Attempt
@@ -46,8 +47,8 @@ def told(run: runs.Run) -> hangs.Hang | None:
     return hangs.find_hang(views, time.time(), at_least=8.0)
 
 
-SLEEPS = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
-    "    time.sleep(3600)"))
+LOCKED = "tests/scripts/hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
+    "    taken.acquire()")) + " in locked"
 SIZE = f"{SCRIPTS / 'hang.py'}:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
     "    dist.all_reduce(torch.ones(3))"))
 STEP = "hang.py:" + str(1 + (SCRIPTS / "hang.py").read_text().splitlines().index(
@@ -57,7 +58,8 @@ HANGS = {
                        "rank 1 works at ", "in spin")),
     "barrier": (0, False, ("rank 0 in barrier #", "in checkpoint", "rank 1 in all_reduce #",
                            "in step", "if rank == 0:")),
-    "sleep": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {SLEEPS}")),
+    "lock": (1, False, ("rank 0 waits for rank 1", f"rank 1 stands still at {LOCKED}")),
+    "recv": (1, False, ("rank 0 waits for rank 1", "rank 1 waits in recv at ", "hang.py:")),
     "read": (1, False, ("rank 0 waits for rank 1", "rank 1 stands still at ", "in read")),
     "loader": (1, False, ("rank 0 waits for rank 1",
                           "rank 1 stands still, waiting for its DataLoader, whose worker is at ",
@@ -110,11 +112,11 @@ def test_a_rank_that_left_is_the_cause_of_the_failure(home, fault, parts):
 
 
 def test_a_timeout_that_ends_a_run_says_who_did_not_come(home):
-    _, state = engine_run(*TWO, "--", PYTHON, str(SCRIPTS / "hang.py"), "sleep", "24", env=ENV)
+    _, state = engine_run(*TWO, "--", PYTHON, str(SCRIPTS / "hang.py"), "lock", "24", env=ENV)
     assert state["state"] == "failed"
     text = state["cause"]["message"]
     assert text.startswith("rank 0 waits for rank 1 in all_reduce #"), text
-    assert f"rank 1 stands still at {SLEEPS}" in text
+    assert f"rank 1 stands still at {LOCKED}" in text
 
 
 # --- the rules, with ranks made up ----------------------------------------------------------------
@@ -123,17 +125,18 @@ NOW = 1000.0
 
 
 def rank(number: int, *operations: tuple, step: int = 30, works: bool = False, still: float = 60.0,
-         stands: bool = True, silent: float = 0.5, place: str = "train.py:7 in main", **fields):
+         stands: bool = True, silent: float = 0.5, place: str = "train.py:7 in main",
+         waits: str | None = None, **fields):
     """A rank that made its last step `still` seconds ago. An operation is (group, number, name,
-    size, done), begun then."""
+    size, done), begun then, or as many seconds ago as come after that."""
     view = RankView(number, step=step, at_step=step, phase="running", phase_since=NOW - still,
                     beat=NOW - silent, **fields)
     view.step_times = [(NOW - still - i, step - i) for i in range(9)][::-1]
-    begun = {i: schema.Collective(group, n, name, size, NOW - still, done)
-             for i, (group, n, name, size, done) in enumerate(operations)}
+    begun = {i: schema.Collective(group, n, name, size, NOW - (ago or [still])[0], done)
+             for i, (group, n, name, size, done, *ago) in enumerate(operations)}
     if stands:
         view.stands = schema.Stands(step, "running", NOW - still, works, place, (place,),
-                                    begun or None)
+                                    begun or None, waits=waits)
     return view
 
 
@@ -238,9 +241,17 @@ def test_one_that_was_ended_as_it_failed_is_told_with_the_line_of_its_error():
         Attempt(1, events=states)._who_did_not_come(ended)
 
 
-def test_of_those_who_did_not_come_one_of_those_that_stand_still_is_an_alarm():
-    hang = hangs.find_hang([rank(0, WAITS), rank(1, DONE, works=True), rank(2, DONE)], NOW)
-    assert (hang.rank, hang.works) == (2, False)
+def test_of_those_who_did_not_come_the_first_stands_still_but_is_no_alarm_while_another_works():
+    """It may be waiting for that one, where nothing says so; and one that is known to wait is late
+    only because of another."""
+    views = [rank(0, WAITS), rank(1, DONE, works=True), rank(2, DONE, waits="recv"), rank(3, DONE)]
+    hang = hangs.find_hang(views, NOW)
+    assert (hang.rank, hang.works) == (3, True)
+    assert hang.text.endswith("; rank 3 stands still at train.py:7 in main; rank 1 works at "
+                              "train.py:7 in main; rank 2 waits in recv at train.py:7 in main")
+    assert hangs.find_alarm(views, NOW) is None
+    assert hangs.find_alarm([views[0], *views[2:]], NOW).rank == 3
+    assert hangs.find_hang([views[0], *views[1:3]], NOW).rank == 1
 
 
 def test_nothing_is_told_of_unheard_ranks():
@@ -278,6 +289,59 @@ def test_a_wait_is_told_once_it_has_taken_long():
     for still, told in ((hangs.SOON - 1, False), (hangs.SOON + 1, True)):
         found = hangs.find_hang([rank(0, WAITS, still=still), rank(1, still=still)], NOW)
         assert (found is not None) is told
+    views = [rank(0, ("0", 8, "all_reduce", "9 float", False, 5)), rank(1, works=True)]
+    assert hangs.find_hang(views, NOW).text.startswith("no step for 01:00: "), "no healthy wait"
+
+
+def test_one_that_goes_from_operation_to_operation_waits_in_none_of_them():
+    """In a validation, say; NCCL waits at full speed, and there it is the operation's age."""
+    for took, works in ((2.0, True), (40.0, False)):
+        goes_on = rank(1, ("0", 8, "all_reduce", "9 float", False, 30 + took), works=True)
+        object.__setattr__(goes_on.stands, "t", NOW - 30)
+        hang = hangs.find_hang([rank(0, WAITS), goes_on], NOW)
+        assert hang.works is works
+        assert hang.where[1].endswith(", works") is works
+
+
+def test_one_that_sleeps_wakes_up_by_itself_and_is_an_alarm_only_after_long():
+    """And one in a debugger has a person, who knows."""
+    for waits, still, alarm in ((schema.SLEEP, 60.0, False), (schema.SLEEP, 100.0, True),
+                                (schema.DEBUGGER, 1000.0, False)):
+        views = [rank(0, WAITS, still=still), rank(1, DONE, waits=waits, still=still)]
+        hang = hangs.find_hang(views, NOW)
+        assert f"rank 1 waits in {waits} at train.py:7 in main" in hang.text
+        assert hang.works is not alarm
+
+
+def test_who_waits_for_others_in_the_engines_own_way_is_told_by_its_words_and_by_no_line():
+    views = [rank(0, step=30, works=True, place="task.py:3 in evaluate"),
+             rank(1, works=True, place="gpu_engine/worker/rank/peers.py:8 in _wait_for",
+                  detail="waiting for rank 0: evaluating")]
+    hang = hangs.find_hang(views, NOW)
+    assert hang.text == "no step for 01:00: rank 0 works at task.py:3 in evaluate; " \
+                        "rank 1 is waiting for rank 0: evaluating"
+    assert hang.works
+    object.__setattr__(views[0].stands, "works", False)
+    hang = hangs.find_alarm(views, NOW)
+    assert hang.rank == 0
+    assert hang.where[1] == "rank 1 is waiting for rank 0: evaluating"
+
+
+@pytest.mark.parametrize(("process", "text", "works"), [
+    ("works", "rank 1 works, but says nothing since 00:50", True),
+    ("suspended", "rank 1 is suspended since 00:50", False),
+    ("sleeps", "rank 1 gives no sign of life since 00:50", False)])
+def test_what_the_supervisor_sees_of_a_silent_rank_says_whether_it_is_an_alarm(
+        process, text, works):
+    run = RunView({1: rank(1, DONE, silent=50)})
+    heard = run.ranks[1].beat
+    run.fold(1, schema.Quiet(process))
+    assert run.ranks[1].beat == heard, "it is no sign of life"
+    hang = hangs.find_hang([rank(0, WAITS), run.ranks[1]], NOW)
+    assert text in hang.text
+    assert hang.works is works
+    run.fold(1, schema.Phase("forward", NOW, 31))
+    assert run.ranks[1].quiet is None
 
 
 def test_slow_steps_are_no_standstill():
@@ -285,6 +349,12 @@ def test_slow_steps_are_no_standstill():
     for view in views:  # a step a minute
         view.step_times = [(t - (30 - n) * 60, n) for t, n in view.step_times]
     assert hangs.find_hang(views, NOW) is None
+    for view in views:  # the second, which takes as long as the first
+        view.step_times, view.began = view.step_times[-1:], NOW - 60 - 40
+    assert hangs.find_hang(views, NOW) is None
+    for view in views:
+        view.began = NOW - 60 - 20
+    assert hangs.find_hang(views, NOW) is not None
 
 
 def test_who_waits_before_the_first_step_is_told_but_only_in_an_operation():
@@ -306,8 +376,8 @@ def test_who_has_not_come_to_the_process_group_is_told_with_its_line():
     assert hang.text == (
         "rank 0 waits for ranks 1, 2 in init_process_group at train.py:3 in main since 01:00; "
         "rank 1 stands still at train.py:7 in main; rank 2 works at train.py:7 in main")
-    assert (hang.rank, hang.works) == (1, False)
-    assert hangs.find_hang([views[0], views[2]], NOW).works
+    assert (hang.rank, hang.works) == (1, True)
+    assert not hangs.find_hang(views[:2], NOW).works
     assert hangs.find_hang(views, NOW - 45) is None
     assert hangs.find_hang(views[:1], NOW) is None
 
@@ -317,5 +387,5 @@ def test_without_operations_the_lines_are_told():
     assert hang.text == ("no step for 01:00: rank 0 stands still at train.py:7 in main; "
                          "rank 1 stands still at load.py:3 in read")
     hang = hangs.find_hang([rank(0, works=True), rank(1, works=True)], NOW)
-    assert hang.text == "no step for 01:00: ranks 0, 1 works at train.py:7 in main"
+    assert hang.text == "no step for 01:00: ranks 0, 1 work at train.py:7 in main"
     assert hang.works

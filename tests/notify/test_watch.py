@@ -103,6 +103,20 @@ def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_move
     assert looks(seen) == []
 
 
+def test_nobody_is_called_away_while_a_rank_works(made):
+    """An RL loop, say, or a validation on one rank for which the other waits."""
+    made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
+    for rank in (0, 1):
+        steps(made, rank, ago=watch.STANDING + 60)
+        made.event("stands", rank, step=7, phase="backward", since=made.began - 350,
+                   works=rank == 0, place="train.py:3 in main", stack=["train.py:3 in main"])
+    assert looks(RunWatch(made.run)) == []
+    made.event("stands", 0, step=7, phase="backward", since=made.began - 350, works=False,
+               place="train.py:3 in main", stack=["train.py:3 in main"])
+    [told] = looks(RunWatch(made.run))
+    assert told.why.endswith(": ranks 0, 1 stand still at train.py:3 in main")
+
+
 def test_a_standstill_that_comes_soon_after_another_is_told_later_if_it_goes_on(made, monkeypatch):
     made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
     seen, why = RunWatch(made.run), ["it stands"]
@@ -120,7 +134,7 @@ def test_a_standstill_that_comes_soon_after_another_is_told_later_if_it_goes_on(
 def test_a_rank_that_comes_later_is_looked_at_too(made, monkeypatch):
     monkeypatch.setattr(watch, "_RANKS_EVERY", 0.0)
     made.set("running", attempts=(AttemptRecord(1, made.began - 1000),))
-    steps(made, 0, ago=1)
+    steps(made, 0, ago=watch.STANDING - 60, phase="eval")
     seen = RunWatch(made.run)
     assert looks(seen) == []
     steps(made, 1, ago=watch.STANDING + 60)

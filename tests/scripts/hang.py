@@ -64,15 +64,21 @@ def read():
     libc.posix_spawn(ctypes.byref(ctypes.c_int()), b"/bin/true", actions, None, words, None)
 
 
+taken = threading.Lock()
+taken.acquire()
+
+
+def locked():
+    taken.acquire()
+
+
 class Deadlock(Dataset):
     def __len__(self):
         return 40
 
     def __getitem__(self, i):
         if i == 39 and rank == 1:
-            lock = threading.Lock()
-            lock.acquire()
-            lock.acquire()
+            taken.acquire()
         return torch.zeros(1)
 
 
@@ -99,8 +105,12 @@ if fault == "loop" and rank == 1:
     spin()
 if fault == "read" and rank == 1:
     read()
-if fault == "sleep" and rank == 1:
-    time.sleep(3600)
+if fault == "lock" and rank == 1:
+    trains = threading.Thread(target=locked)
+    trains.start()
+    trains.join()
+if fault == "recv" and rank == 1:
+    dist.recv(torch.ones(1), 0)
 if fault == "left" and rank == 1:
     sys.exit()
 if fault == "gone" and rank == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from gpu_engine.supervisor import hang_watch
 from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.ranks import RankState
 
+from .. import event_lines
+from ..conftest import wait_for
 from ..event_lines import from_dict
 
 WORKS = "import time\nwhile True: sum(range(100_000)), time.sleep(0.01)"
@@ -68,6 +71,39 @@ def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process
 def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path):
     seen = rank(process, tmp_path, still=10, silent=10)
     assert (judged(seen, tmp_path, seconds=4) is not None) == hangs
+
+
+@pytest.mark.parametrize(("process", "does"), [(WORKS, "works"), (SLEEPS, "sleeps")],
+                         indirect=["process"], ids=["works", "sleeps"])
+def test_what_a_silent_rank_does_is_written_for_it_once_and_is_no_sign_of_life(
+        process, does, tmp_path, monkeypatch):
+    monkeypatch.setattr(hang_watch, "_WATCHED", 0.3)
+    (tmp_path / "ranks").mkdir()
+    run = runs.Run(tmp_path)
+    run.events(0).touch()
+    seen = rank(process, tmp_path, still=10, silent=10)
+    seen.tail = Tail(run.events(0))
+    watch = hang_watch.Watch(run, 0.0)
+
+    def look(seen):
+        watch.say_what_silent_ranks_do({0: seen})
+        seen.read()
+        return event_lines.read(run.events(0))
+
+    seen.view.started = (procs.start_ticks(process.pid) or 0) + 1  # of another process
+    look(seen)
+    assert not watch._quiet
+    seen.view.started = procs.start_ticks(process.pid)
+    heard = seen.heard
+    wait_for(lambda: look(seen))
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_for(lambda: len(look(seen)) == 2)
+    said = [line["process"] for line in look(seen)]
+    assert said == [does, "suspended"]
+    assert (seen.view.quiet, seen.heard) == ("suspended", heard)
+    seen.heard = time.monotonic()
+    look(seen)
+    assert not watch._quiet
 
 
 def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown():

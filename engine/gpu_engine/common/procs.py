@@ -187,6 +187,16 @@ def cpu_ticks(pid: int) -> int | None:
     return None if found is None else found.cpu_ticks
 
 
+def turns(task: int | str) -> tuple[float, int]:
+    """Seconds for which a thread, as "PID/task/TID", or the first one of a process has waited for a
+    core, and how often it was given one; (0.0, 0) if that is not known."""
+    try:
+        _, waited, given = (PROC / str(task) / "schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0, 0
+    return int(waited) / 1e9, int(given)
+
+
 def describe_exit(status: int) -> str:
     """The status, negative if a signal ended the process: "exited with 3", "killed by SIGKILL"."""
     return f"exited with {status}" if status >= 0 else f"killed by {signal_name(-status)}"

@@ -3,25 +3,27 @@ one is. Pure: made from what the ranks themselves have said (`events.schema.Stan
 
 Only a rank that neither works nor waits is said to stand still. One that works may validate,
 compile or save for as long as it likes, or loop for ever: nobody can tell these apart from outside,
-so its line of code is named and nothing more is claimed.
+so its line of code is named and nothing more is claimed. `find_alarm` is what everybody asks who
+tells a person, or marks a run: while a rank works, the others may be waiting for it, in ways that
+nothing records.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
-from gpu_engine.events.schema import Collective
+from gpu_engine.events.schema import DEBUGGER, SLEEP, WAITING, Collective
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
 
-SILENT = 5.0
-"""Seconds without an event after which a rank is called silent. A heartbeat comes once a second."""
+SILENT = 10.0
+"""Seconds without an event after which a rank is called silent. A heartbeat comes once a second,
+and later by seconds on a machine with ten times as many processes as cores."""
 _ORDER = {name: i for i, name in enumerate(
     ("init", "data", "running", "forward", "backward", "optimizer", "eval", "checkpoint"))}
 _WITHIN = ("forward", "backward", "optimizer")
@@ -30,6 +32,11 @@ SOON = 20.0
 """Seconds after which a rank that has said where it is counts as waiting. It says so after ten."""
 _LONG = 30.0
 """The same for one that has said nothing, though it lives."""
+_BRIEF = 5.0
+"""Seconds that a rank must have been in an operation when it said so, if it works as well: one that
+goes from one to the next, as in an evaluation, waits in none. NCCL waits at full speed."""
+_NAP = 90.0
+"""Seconds for which `time.sleep` may keep a rank: requests are limited by the minute."""
 _EVERYBODY = "0"
 """The name of the group of all ranks."""
 _ALIKE = ("all_reduce", "broadcast")
@@ -41,6 +48,9 @@ _IN_LIBRARY = (
 """What a rank does in calls of a library, by the path of the innermost that is known."""
 
 
+_PLURALS = {"is": "are", "has": "have"}
+
+
 @dataclass(frozen=True, slots=True)
 class Hang:
     """Why ranks make no step."""
@@ -50,7 +60,7 @@ class Hang:
     rank: int
     """The one to look at first."""
     works: bool
-    """Whether that one works: then it may be a long validation as well, and is no alarm."""
+    """Whether any rank works: then it may be a long validation as well, and is no alarm."""
     silent: bool = False
     """Whether it is told only because nothing comes from it any more: its disk may be full."""
     where: tuple[str, ...] = ()
@@ -62,6 +72,20 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
     """Why ranks have made no step for `at_least` seconds, and for five of their own steps; None if
     all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
     views = [v for v in views if v.rank not in unheard]
+    hang = _find(views, now, at_least)
+    # The others may be waiting for it where nothing says so: for a message, a file, a key.
+    return hang and replace(hang, works=any(_works(v, now) for v in views if v.beat is not None))
+
+
+def find_alarm(views: Iterable[RankView], now: float, *, at_least: float = SOON,
+               unheard: Collection[int] = ()) -> Hang | None:
+    """The same where no rank works, so that nobody can be waiting for one that does."""
+    hang = find_hang(views, now, at_least=at_least, unheard=unheard)
+    return None if hang is None or hang.works else hang
+
+
+def _find(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:
+    """What `find_hang` finds; its `works` is worked out there."""
     still = stalled(views, now, at_least=at_least)
     if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
                for s in still):
@@ -71,16 +95,20 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
              and (one := _waits(v)) is not None and now - one.began > at_least]
     if not still and not early:
         return _not_joined(views, now, at_least)
-    told = behind(views, now)
+    told = behind(views, now, at_least=at_least)
     if told is None and any(v.over for v in views):  # others may upload, wait for a job, ...
         still = [s for s in still if s.phase in _WITHIN]
     return told or (_without_operations(views, still, now) if still else None)
 
 
-def behind(views: Sequence[RankView], now: float, failed: Collection[int] = ()) -> Hang | None:
+def behind(views: Sequence[RankView], now: float, failed: Collection[int] = (), *,
+           at_least: float = 0.0) -> Hang | None:
     """Who did not come to the operation in which others wait, or in which they have `failed` as the
-    connection broke or time was up; None if none waits. `now`: Unix seconds."""
+    connection broke or time was up; None if none has waited for `at_least` seconds. `now`: Unix
+    seconds."""
     waiting = {v.rank: one for v in views if (one := _waits(v, v.rank in failed)) is not None}
+    if waiting and now - min(one.began for one in waiting.values()) < at_least:
+        return None
     if not waiting:
         return None
     where = tuple(_line(v, now) for v in views if v.stands is not None)
@@ -122,12 +150,11 @@ def _apart(views: Sequence[RankView], waiting: Mapping[int, Collective], where: 
 
 def _missed(text: str, absent: list[RankView], now: float, where: tuple[str, ...] = ()) -> Hang:
     """`text` says who waits for those that are `absent`; and what these do."""
-    absent.sort(key=lambda v: (_works(v, now), v.rank))
+    absent.sort(key=lambda v: _suspicion(v, now))
     told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
     more = f"; and {len(absent) - 3} more" if len(absent) > 3 else ""
     first = absent[0]
-    return Hang(f"{text}; {told}{more}", first.rank, all(_works(v, now) for v in absent),
-                _is_silent(first, now), where=where)
+    return Hang(f"{text}; {told}{more}", first.rank, False, is_silent(first, now), where=where)
 
 
 def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:
@@ -186,16 +213,17 @@ def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -
 def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], now: float,
                         ) -> Hang:
     """No collective operation is known: who stands still, and where."""
-    told = [v for s in still if (v := _of(views, s.rank)).stands is not None]
-    if not told or still[0].is_silent:
+    told = [v for s in still if (v := _of(views, s.rank)).stands is not None or v.quiet is not None]
+    if not told or (still[0].is_silent and _of(views, still[0].rank).quiet is None):
         return Hang(describe(still), still[0].rank, False, silent=still[0].is_silent)
-    told.sort(key=lambda v: _works(v, now))
+    told.sort(key=lambda v: _suspicion(v, now))
     longest = units.clock(max(s.still for s in still))
     by_place: dict[str, list[int]] = defaultdict(list)
     for view in told:
         by_place[f"{_does(view, now)}{_and_where(view)}"].append(view.rank)
-    text = "; ".join(f"{_ranks(ranks)} {what}" for what, ranks in list(by_place.items())[:3])
-    return Hang(f"no step for {longest}: {text}", told[0].rank, all(_works(v, now) for v in told),
+    text = "; ".join(f"{_ranks(ranks)} {what if len(ranks) == 1 else _plural(what)}"
+                     for what, ranks in list(by_place.items())[:3])
+    return Hang(f"no step for {longest}: {text}", told[0].rank, False,
                 where=tuple(_line(v, now) for v in told))
 
 
@@ -259,12 +287,11 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0
     for view in views:
         if view.over or view.beat is None or not view.step_times:
             continue
-        since = max(view.phase_since or 0.0, view.progressed or 0.0, view.step_times[-1][0])
-        standing = Standstill(view.rank, view.step, view.phase, max(now - since, 0.0),
+        standing = Standstill(view.rank, view.step, view.phase, max(now - _since_when(view), 0.0),
                               max(now - view.beat, 0.0))
         longest = max(standing.still, standing.silent)
         # The pace is worked out only for the few that may stand still.
-        if longest > at_least and longest > 5 / (view.steps_per_s or inf):
+        if longest > at_least and longest > _usual(view):
             found.append(standing)
     if not found:
         return []
@@ -273,6 +300,20 @@ def stalled(views: Iterable[RankView], now: float, *, at_least: float = 30.0
 
 
 # --- of one rank ------------------------------------------------------------------------------
+
+def _since_when(view: RankView) -> float:
+    """When its step, its phase or what it tells of it last changed, Unix seconds."""
+    steps = view.step_times
+    return max(view.phase_since or 0.0, view.progressed or 0.0, steps[-1][0] if steps else 0.0)
+
+
+def _usual(view: RankView) -> float:
+    """Seconds without a step that are usual of this rank, which has made one."""
+    if view.steps_per_s:
+        return 5 / view.steps_per_s
+    # Of a single step it is known that it took no longer than the rank has lived.
+    return 2 * (view.step_times[0][0] - view.began) if view.began is not None else 0.0
+
 
 def _of(views: Iterable[RankView], rank: int) -> RankView:
     return next(v for v in views if v.rank == rank)
@@ -288,7 +329,11 @@ def _waits(view: RankView, failed: bool = False) -> Collective | None:
     if view.over and not failed:
         return None
     begun = list(_begun(view).values())
-    return next((one for one in begun if not one.done), begun[-1] if failed and begun else None)
+    one = next((one for one in begun if not one.done), begun[-1] if failed and begun else None)
+    stands = view.stands
+    if one and stands and stands.works and not failed and stands.t - one.began < _BRIEF:
+        return None
+    return one
 
 
 def _is_missed(view: RankView, one: Collective) -> bool:
@@ -300,8 +345,13 @@ def _is_missed(view: RankView, one: Collective) -> bool:
     return one.number > max(numbers) if numbers else one.group == _EVERYBODY and not one.point
 
 
-def _is_silent(view: RankView, now: float) -> bool:
-    """Whether it was suspended, or native code keeps its interpreter, or its disk is full."""
+def is_silent(view: RankView, now: float) -> bool:
+    """Whether it was suspended, or native code keeps its interpreter, or its disk is full. `now`:
+    Unix seconds."""
+    return _says_nothing(view, now) and not view.over and view.quiet != "works"
+
+
+def _says_nothing(view: RankView, now: float) -> bool:
     return view.beat is not None and now - view.beat > SILENT
 
 
@@ -312,10 +362,33 @@ def _sort(one: Collective) -> tuple[str, str]:
 
 
 def _works(view: RankView, now: float) -> bool:
-    """Whether it works, or goes on with its steps."""
-    if view.over or view.error is not None or _is_silent(view, now):
+    """Whether it works, or goes on with its steps, or will by itself or by its person."""
+    if view.over or view.error is not None or is_silent(view, now):
         return False
-    return view.stands is None or (view.stands.works and _waits(view) is None)
+    stands = view.stands
+    if _says_nothing(view, now):  # but its process works
+        return True
+    if stands is None:
+        return now - _since_when(view) < _LONG
+    if stands.waits == DEBUGGER:
+        return True
+    if not stands.works:
+        return stands.waits == SLEEP and now - stands.since < _NAP
+    return _waits(view) is None and not _for_others(view)
+
+
+def _for_others(view: RankView) -> bool:
+    """Whether it is a rank of the engine's own that waits for others, looking again and again."""
+    return (view.detail or "").startswith(WAITING)
+
+
+def _suspicion(view: RankView, now: float) -> tuple[int, int]:
+    """Sorts ranks by what they do, first the one to look at first: one that waits is late only
+    because of another."""
+    stands = view.stands
+    waits = _waits(view) is not None or _for_others(view) or (
+        stands is not None and not stands.works and stands.waits not in (None, SLEEP))
+    return 2 if waits else 1 if _works(view, now) else 0, view.rank
 
 
 def _does(view: RankView, now: float) -> str:
@@ -327,19 +400,30 @@ def _does(view: RankView, now: float) -> str:
         # Before Python's own end, as by os._exit, or by exec.
         how = "ended" if view.ended and view.exit is None else f"exited with {view.exit or 0}"
         return f"has {how} after step {view.at_step or 0:,}"
-    if view.beat is None or _is_silent(view, now):
+    if view.beat is None or _says_nothing(view, now):
         since = "" if view.beat is None else _since(now - view.beat)
-        return f"gives no sign of life{since}"
+        does = {"works": "works, but says nothing", "suspended": "is suspended"}
+        return does.get(view.quiet or "", "gives no sign of life") + since
     if stands is None:
         return f"has got to step {view.at_step or 0:,}"
     one = _waits(view)
     if one is not None:
         return f"waits in {_name(one)}"
+    if _for_others(view):
+        return f"is {view.detail}"
+    if stands.waits is not None and not stands.works:
+        return f"waits in {stands.waits}"
     library = next((words for line in stands.stack for path, words in _IN_LIBRARY
                     if path in line), None)
     if stands.worker is not None and library is not None:
         library += f", whose worker is at {stands.worker}"
     return ("works" if stands.works else "stands still") + (f", {library}," if library else "")
+
+
+def _plural(what: str) -> str:
+    """What `_does` says of one rank, of several."""
+    verb, _, rest = what.partition(" ")
+    return f"{_PLURALS.get(verb, verb[:-1])} {rest}"
 
 
 def _at(view: RankView) -> str:
@@ -349,12 +433,14 @@ def _at(view: RankView) -> str:
 
 def _line(view: RankView, now: float) -> str:
     """Where one rank is and what it does, as a line of its own."""
-    return f"rank {view.rank}: {_at(view)}, {_does(view, now).removesuffix(',')}"
+    does = _does(view, now).removesuffix(",")
+    return f"rank {view.rank} {does}" if _for_others(view) \
+        else f"rank {view.rank}: {_at(view)}, {does}"
 
 
 def _and_where(view: RankView) -> str:
-    if view.stands is None or view.error is not None or view.over:
-        return ""
+    if view.stands is None or view.error is not None or view.over or _for_others(view):
+        return ""  # where the engine waits is no line of the person's
     return f" at {_at(view)}"
 
 

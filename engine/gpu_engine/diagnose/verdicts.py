@@ -96,10 +96,11 @@ def input_bound(ranks: Sequence[RankTimes]) -> Verdict | None:
             for each in _quarters(ranks)):  # not only while workers start, or a cache fills
         return None
     workers = ranks[0].whole.workers
+    these = "its only worker is" if workers == 1 else f"its {workers} workers are"
     cure = {None: "let more workers read ahead, or make reading an example cheaper",
             0: "no worker reads ahead: give the loader some (num_workers, train.workers)"}.get(
-        workers, f"its {workers} workers are too slow: more of them, persistent_workers, or less "
-                 "work for each example")
+        workers, f"{these} too slow: more of them, persistent_workers, or less work for each "
+                 "example")
     return Verdict(
         "input-bound", f"waiting for data takes {median(shares):.0%} of the training, "
         f"{units.brief(median(a_step))} a step: {cure}",

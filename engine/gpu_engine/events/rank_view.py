@@ -30,6 +30,8 @@ class RankView:
     pid: int | None = None
     started: int | None = None
     """When its process started, in clock ticks since boot."""
+    began: float | None = None
+    """When it began this attempt, Unix seconds."""
     attempt: int = 1
     as_rank: int | None = None
     """The rank that this process trains as, if another process of the run trains as the same."""
@@ -87,6 +89,8 @@ class RankView:
     """The first of this attempt."""
     stands: schema.Stands | None = None
     """Where it is, if it has made no step for a while."""
+    quiet: str | None = None
+    """What its process does, as `schema.Quiet` says it, while nothing comes from it."""
     trace: schema.Trace | None = None
     """The last that was asked for."""
     ended: bool = False

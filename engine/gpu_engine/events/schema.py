@@ -29,6 +29,13 @@ name."""
 
 _Value = TypeVar("_Value")
 
+SLEEP = "time.sleep"
+"""What `Stands.waits` says of a rank that wakes up by itself."""
+DEBUGGER = "its debugger"
+"""What it says of a rank that waits for a person."""
+WAITING = "waiting for "
+"""So begins `Phase.detail` of a rank of the engine's own that waits for others."""
+
 KINDS: dict[str, type[Event]] = {}
 """Every kind of event by its name."""
 
@@ -314,16 +321,28 @@ class Stands(Event):
     since: float
     """When its step or phase last changed, Unix seconds."""
     works: bool
-    """Whether its process and those below it have used the processor or the disk in the seconds
-    before."""
+    """Whether its process and those below it have used the processor, the disk or the network in
+    the seconds before, or the thread that trains has gone on: it has begun another operation, got
+    another batch, or woken up again and again."""
     place: str | None
     """The innermost line that is not a library's: "train.py:40 in main"."""
     stack: tuple[str, ...] = ()
-    """All of the main thread, innermost first."""
+    """All of the thread that trains, innermost first."""
     collectives: Mapping[int, Collective] | None = None
     """The last ones that it has begun, oldest first."""
     worker: str | None = None
     """The line of a worker of its loader that has not brought an example yet."""
+    waits: str | None = None
+    """What it waits in that is known by its name: "recv", "store.wait", "time.sleep"."""
+
+
+@dataclass(frozen=True)
+class Quiet(Event):
+    """Nothing comes from the rank. Its supervisor says this of it, so it is no sign of life."""
+
+    kind = "quiet"
+    process: str
+    """What its process does: "works", on a core or waiting for one; "suspended"; or "sleeps"."""
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,9 @@ class RunView:
             self.add((rank,))
             view = self.ranks[rank]
         latest = max(event.t for event in events)
-        if view.beat is None or latest > view.beat:
-            view.beat = latest
+        if not isinstance(events[0], schema.Quiet):
+            view.quiet = None
+            view.beat = max(latest, view.beat or latest)
         FOLD[type(events[0])](self, view, events)
         return view
 
@@ -167,7 +168,7 @@ def folds(kind: type[E]) -> Callable[[Fold[E]], Fold[E]]:
 @folds(schema.Start)
 def _start(run: RunView, rank: RankView, event: schema.Start) -> None:
     _take_over(rank, event, "pid", "started", "node", "local_rank", "as_rank", "process")
-    rank.attempt, rank.devices = event.attempt or 1, list(event.device)
+    rank.attempt, rank.devices, rank.began = event.attempt or 1, list(event.device), event.t
     rank.error = rank.outcome = rank.written = rank.stands = None
     rank.ended = rank.stepped = False
     rank.exit = None
@@ -275,6 +276,11 @@ def _phase(run: RunView, rank: RankView, event: schema.Phase) -> None:
 @folds(schema.Stands)
 def _stands(run: RunView, rank: RankView, event: schema.Stands) -> None:
     rank.stands = event
+
+
+@folds(schema.Quiet)
+def _quiet(run: RunView, rank: RankView, event: schema.Quiet) -> None:
+    rank.quiet = event.process
 
 
 @folds(schema.Trace)

@@ -86,9 +86,10 @@ class Figures:
             return None
         stepped = [v for v in self.view.ranks.values()
                    if v.step_times and v.step_times[-1][0] >= state.began]
-        still = hangs.find_hang(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
+        still = hangs.find_alarm(stepped, time.time(), at_least=STANDING, unheard=state.unheard)
         if still is None and state.unheard:
-            silent = hangs.find_hang(stepped, time.time(), at_least=STANDING)
+            silent = hangs.stalled([v for v in stepped if v.rank in state.unheard], time.time(),
+                                   at_least=STANDING)
             return state.reason if silent else None
         if still is None:
             return None

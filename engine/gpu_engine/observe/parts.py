@@ -43,8 +43,6 @@ class ScriptParts(StepParts):
     def __init__(self) -> None:
         super().__init__(known=("backward", "optimizer"))
         self.loads = False
-        self.thread = threading.get_ident()
-        """The thread that trains."""
         self.loader: Any = None
         """The id of the iteration that was asked for a batch last."""
         self.loading: int | None = None

@@ -111,8 +111,8 @@ def _hang(one: Digest, now: float) -> str | None:
     follower = Follower(run)
     while follower.poll(budget=1.0):
         pass
-    hang = hangs.find_hang(follower.ranks.values(), now, unheard=follower.state.unheard)
-    if hang is None or hang.works:
+    hang = hangs.find_alarm(follower.ranks.values(), now, unheard=follower.state.unheard)
+    if hang is None:
         return None
     return (disk_room.silence(run.path) if hang.silent else None) or hang.text
 

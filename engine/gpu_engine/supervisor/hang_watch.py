@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from gpu_engine.common import procs
 from gpu_engine.common.files import size_of
 from gpu_engine.diagnose import hangs
+from gpu_engine.events import schema
 from gpu_engine.runs import stacks
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor.ranks import RankState
+from gpu_engine.supervisor.ranks import RankState, append
 
 _PATIENCE = 3.0
 """Seconds to wait for the stacks; a rank that was stopped (SIGSTOP) writes none."""
@@ -27,6 +28,8 @@ _WATCHED = 3.0
 """For how many seconds at least the process must have been idle."""
 _IDLE = 0.001
 """The share of the time that an idle process may use: helper threads look at a clock."""
+_BUSY = 0.05
+"""The share of a core from which on the process of a silent rank works."""
 _HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,6 +42,10 @@ class _Silence:
     """When watching it began, monotonic seconds."""
     ticks: int | None
     """The processor time that it had used by then; None: it can't be seen from here."""
+    waited: float = 0.0
+    """Seconds for which its first thread had waited for a core by then."""
+    told: str = ""
+    """What was said of it last."""
 
     def idle(self, now: float) -> bool:
         """Whether the process has been idle since then."""
@@ -46,6 +53,14 @@ class _Silence:
         if ticks is None or self.ticks is None:
             return False
         return (ticks - self.ticks - 2) / _HZ <= _IDLE * (now - self.since)
+
+    def does(self, now: float) -> str:
+        """What it has done since then, as `schema.Quiet` says it."""
+        if procs.suspended(self.pid):
+            return "suspended"
+        used = ((procs.cpu_ticks(self.pid) or 0) - (self.ticks or 0)) / _HZ
+        used += procs.turns(self.pid)[0] - self.waited
+        return "works" if used > _BUSY * (now - self.since) else "sleeps"
 
 
 @dataclass(slots=True)
@@ -62,6 +77,8 @@ class Watch:
     _asked: dict[int, int] | None = None
     _since: float = 0.0
     _silent: dict[int, _Silence] = field(default_factory=dict)
+    _quiet: dict[int, _Silence] = field(default_factory=dict)
+    """For `say_what_silent_ranks_do`: what its last look at each has seen."""
 
     @property
     def waiting(self) -> bool:
@@ -77,7 +94,8 @@ class Watch:
                 self._watch(sign, events[sign.rank].view.pid, now)
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
-            told = hangs.behind([seen.view for seen in events.values()], time.time())
+            told = hangs.find_hang([seen.view for seen in events.values()], time.time(),
+                                   at_least=self.timeout)
             self.text = hangs.describe(signs) if told is None else told.text
             self.rank = hangs.furthest_behind(signs).rank if told is None else told.rank
             self._asked, self._since = self._request_stacks(events), now
@@ -86,6 +104,22 @@ class Watch:
             return None
         return Cause(f"hang: {self.text} (train.hang_timeout = {self.timeout:g} s)",
                      self.rank, "Hang", self._stack(self.rank))
+
+    def say_what_silent_ranks_do(self, events: Mapping[int, RankState]) -> None:
+        """Write of each rank of this machine from which nothing comes what its process does,
+        whenever that has changed: native code may keep Python's lock, or others the cores."""
+        now = time.monotonic()
+        for rank, seen in events.items():
+            view, known = seen.view, self._quiet.get(rank)
+            if view.pid is None or view.over or now - seen.heard <= _QUIET \
+                    or procs.start_ticks(view.pid) != view.started:
+                self._quiet.pop(rank, None)
+            elif known is None or now - known.since > _WATCHED:
+                does = "" if known is None else known.does(now)
+                if known is not None and does != known.told:
+                    append(self.run, rank, schema.Quiet(does))
+                self._quiet[rank] = _Silence(view.pid, now, procs.cpu_ticks(view.pid),
+                                             procs.turns(view.pid)[0], does)
 
     def _watch(self, sign: hangs.Standstill, pid: int | None, now: float) -> None:
         """Begin or end watching the process of a rank."""

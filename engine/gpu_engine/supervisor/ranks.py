@@ -93,7 +93,7 @@ class RankState:
             return
         before = self._place()
         self.run_view.fold(self.rank, event)
-        if self.ours:
+        if self.ours and not isinstance(event, schema.Quiet):
             self.heard = time.monotonic()
             if self._place() != before:
                 self.moved = self.heard

@@ -261,6 +261,7 @@ class Supervisor:
         for child in attempt.children:
             if self.direct and child.role == "rank":
                 ranks.warn_unseen(self.run, child, attempt.events[child.ranks[0]])
+        self.watch.say_what_silent_ranks_do(attempt.events)
         if self.hang_timeout and attempt.deadline is None and (
                 attempt.running_children or attempt.stopping is None):
             attempt.hang = self.watch.judge(attempt.events)

@@ -82,7 +82,7 @@ async def test_ranks_that_a_full_disk_silences_are_not_said_to_be_stuck(tmp_path
         run.write(rank, ("phase", 50, {"phase": "backward", "since": T0 + 50, "step": 99}))
     free = 0
     monkeypatch.setattr(disk_room, "of", lambda folder: Room(str(folder), free))
-    async with watched(run, lambda s: s.unheard, at=62, size=SMALL) as (pilot, app):
+    async with watched(run, lambda s: s.unheard, at=75, size=SMALL) as (pilot, app):
         text = flat(screen_text(app))
         assert "! no space left, so nothing is recorded of the ranks" in text
         assert "no reports" in text

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import queue
+import socket
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,13 +16,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from gpu_engine.common import procs
 from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.writer import EventWriter
-from gpu_engine.worker.rank import record_writer, standing
+from gpu_engine.worker.rank import getting_on, record_writer, standing
 from gpu_engine.worker.rank.pinned import EMPTY, Ring
 from gpu_engine.worker.rank.recorder import Recorder
 from gpu_engine.worker.rank.standing import StandingStill
+from gpu_engine.worker.rank.step_parts import StepParts
 
 from ... import event_lines
 from ...conftest import wait_for
@@ -239,13 +244,15 @@ def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypat
     clock, works = SimpleNamespace(now=100.0, time=lambda: 1.0), [False]
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(standing, "time", clock)
-    monkeypatch.setattr(StandingStill, "_works", lambda self, now: works[0])
+    monkeypatch.setattr(StandingStill, "_gets_on", lambda self, *looked: works[0])
+    begun: dict[int, schema.Collective] = {}
+    monkeypatch.setattr(standing, "collectives", lambda: begun)
     monkeypatch.setattr(standing, "_frames", lambda frame: [("train.py", 3, "main")])
     still = StandingStill()
 
     def after(seconds: float, step: int = 5, phase: str = "forward") -> schema.Stands | None:
         clock.now += seconds
-        return still.event(step, phase)
+        return still.event(step, phase, StepParts())
 
     assert [after(0), after(5.5)] == [None, None]
     said = after(5)
@@ -257,4 +264,101 @@ def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypat
     assert [after(1, 6), after(5.5, 6)] == [None, None]
     said = after(5, 6)  # at the same line
     assert said.step == 6
+    works[0] = False
+    assert not after(5, 6).works
+    begun[0] = schema.Collective("0", 7, "all_reduce", "", 1.0, done=False)
+    assert after(5, 6).works, "it has begun another operation"
+    assert [after(5, 6), after(5, 6)] == [None, None]
+    assert not after(5, 6).works
     assert [after(1, 6, "done"), after(99, 6, "done")] == [None, None]
+
+
+def begin(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def lock():
+    """Taken, until the test is over."""
+    taken = threading.Lock()
+    taken.acquire()
+    yield taken
+    taken.release()
+
+
+def test_a_thread_that_is_given_a_core_again_and_again_gets_on_and_a_blocked_one_does_not(lock):
+    def takes() -> None:
+        while turns.get() is not None:
+            taken.release()
+
+    taken, turns = threading.Semaphore(0), queue.SimpleQueue()
+    one, other = begin(takes), begin(lambda: lock.acquire() and lock.release())
+    wait_for(lambda: procs.status(f"self/task/{other.native_id}", "State").startswith("S"))
+    for thread, gets_on in ((one, True), (other, False)):
+        before = getting_on.look(thread.ident, None, below=False)
+        for _ in range(20):
+            turns.put(1)
+            taken.acquire()
+        now = getting_on.look(thread.ident, None, below=False)
+        now = now._replace(at=before.at + 1e6)  # whatever this process uses else
+        assert getting_on.gets_on(before, now) is gets_on
+        assert getting_on.gets_on(before, now._replace(said="another batch"))
+    turns.put(None)
+
+
+@pytest.mark.parametrize(("more", "gets_on"), [
+    ({"seconds": 0.9}, True), ({"seconds": 0.4}, False), ({"moved": 1 << 20}, True),
+    ({"moved": 9 << 10}, False), ({"turns": {7: 14}, "below": True}, False),
+    ({"turns": {7: 19}, "below": True}, True), ({"turns": {8: 99}}, False)])
+def test_what_a_rank_uses_in_ten_seconds_says_whether_it_gets_on(more, gets_on):
+    before = getting_on.Look(0.0, 0.0, 0, {7: 10}, False, None)
+    assert getting_on.gets_on(before, before._replace(at=10.0, **more)) is gets_on
+
+
+def test_bytes_over_tcp_are_counted_though_the_kernel_counts_no_reading_of_them():
+    before = getting_on._over_tcp()
+    with socket.create_server(("127.0.0.1", 0)) as server, \
+            socket.create_connection(server.getsockname()) as one, server.accept()[0] as other:
+        read = procs.moved("self", "rchar", "wchar")
+        one.sendall(bytes(200_000))
+        got = 0
+        while got < 200_000:
+            got += len(other.recv(1 << 16))
+        assert procs.moved("self", "rchar", "wchar") - read < 100_000
+        assert getting_on._over_tcp() - before >= 200_000
+        assert one.fileno() >= 0
+        assert other.send(b"x") == 1, "they are as they were"
+
+
+def test_the_thread_that_is_waited_for_is_the_one_that_trains(lock):
+    def train() -> None:
+        lock.acquire()
+        lock.release()
+
+    inner = begin(train)
+    outer = begin(inner.join)
+    wait_for(lambda: any(name == "join" for *_, name in standing._trains(outer.ident)[1])
+             or standing._trains(outer.ident)[0] == inner.ident)
+    for asked in (outer.ident, inner.ident):
+        thread, stack = standing._trains(asked)
+        assert thread == inner.ident
+        assert stack[0][2] == "train"
+    assert standing._trains(-1)[0] == threading.main_thread().ident
+
+
+@pytest.mark.parametrize(("line", "waits"), [
+    ("    store.wait(['a'])", "store.wait"), ("self.tcp_store.get(key)", "self.tcp_store.get"),
+    ("req[0].wait()", "req[0].wait"), ("    time.sleep(pause)", schema.SLEEP),
+    ("if sleep(3):", schema.SLEEP), ("values.get(key)", None), ("lock.acquire()", None),
+    ("nosleep(3)", None)])
+def test_what_a_line_waits_in_is_known_by_its_name(tmp_path, line, waits):
+    script = tmp_path / "train.py"
+    script.write_text(f"\n{line}\n")
+    assert standing._waits_in([(str(script), 2, "main")]) == waits
+    inside = [("/v/torch/distributed/distributed_c10d.py", 5, "recv"),
+              ("/v/torch/distributed/c10d_logger.py", 8, "wrapper"), (str(script), 2, "main")]
+    assert standing._waits_in(inside) == "recv"
+    debugged = [("/python3.11/cmd.py", 5, "cmdloop"), ("/python3.11/pdb.py", 8, "interaction")]
+    assert standing._waits_in([*debugged, *inside]) == schema.DEBUGGER

@@ -316,9 +316,8 @@ class LiveRun:
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
-        if line.state == "running" and (still := hangs.find_hang(
-                follower.ranks.values(), time.time(), unheard=follower.state.unheard)) \
-                and not still.works:
+        if line.state == "running" and (still := hangs.find_alarm(
+                follower.ranks.values(), time.time(), unheard=follower.state.unheard)):
             unheard = disk_room.silence(line.run.path) if still.silent else None
             return replace(line, still=unheard or still.text)
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,

@@ -9,7 +9,7 @@ from statistics import median
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import hangs
-from gpu_engine.diagnose.hangs import SILENT
+from gpu_engine.diagnose.hangs import is_silent
 from gpu_engine.events.rank_view import RankView
 from gpu_panel.run.states import GLYPHS
 from gpu_panel.run.store import RunStore
@@ -93,36 +93,22 @@ def lagging(view: RankView, peers: Peers) -> str:
     return ""
 
 
-def is_silent(view: RankView, now: float) -> bool:
-    """Whether a live rank has given no sign of life for too long. `now`: unix seconds."""
-    return view.beat is not None and not view.over and now - view.beat > SILENT
-
-
-def stalled(ranks: Mapping[int, RankView], now: float) -> list[hangs.Standstill]:
-    """The ranks that stand still, the likely cause first. If a rank is silent they are reported
-    sooner, as a healthy rank gives a sign of life once a second."""
-    if any(is_silent(v, now) for v in ranks.values()):
-        return hangs.stalled(ranks.values(), now, at_least=SILENT)
-    return hangs.stalled(ranks.values(), now)
-
-
 def standing_still(store: RunStore, now: float) -> list[hangs.Standstill]:
-    """The ranks that stand still in a running run. While there are any, the last rate is out of
-    date and the time left is unknown."""
+    """The ranks that make no step in a running run, whether they work or not. While there are any,
+    the last rate is out of date and the time left is unknown."""
     state = store.state
     if state is None or state.state != "running" or store.behind:
         return []
-    return stalled({r: v for r, v in store.ranks.items() if r not in state.unheard}, now)
+    return hangs.stalled([v for r, v in store.ranks.items() if r not in state.unheard], now)
 
 
 def why_still(store: RunStore, now: float) -> hangs.Hang | None:
-    """Why the ranks of a running run make no step; None while they do."""
+    """Why the ranks of a running run make no step; None while they do. An alarm where it does not
+    `works`."""
     state = store.state
     if state is None or state.state != "running" or store.behind:
         return None
-    soon = any(is_silent(v, now) for v in store.ranks.values())
-    return hangs.find_hang(store.ranks.values(), now, at_least=SILENT if soon else hangs.SOON,
-                           unheard=state.unheard)
+    return hangs.find_hang(store.ranks.values(), now, unheard=state.unheard)
 
 
 def missing(store: RunStore) -> list[int]:

@@ -12,7 +12,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
-from gpu_panel.run.doing import standing_still
+from gpu_panel.run.doing import standing_still, why_still
 from gpu_panel.run.states import WARNING, colour, glyph
 from gpu_panel.run.store import RunStore
 
@@ -92,10 +92,11 @@ def figures(store: RunStore, now: float) -> Content:
                      f"{next(v.as_rank for v in store.ranks.values() if v.process is not None)}")
     if some is not None and some.epoch is not None and some.epochs:
         parts.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
-    if standing_still(store, now):
+    still = why_still(store, now)
+    if still is not None and not still.works:
         unheard = store.unheard is not None and not store.suspended
         parts.append(("no reports" if unheard else "stalled", "$text-warning"))
-    elif done.samples_per_s is not None or done.steps_per_s is not None:
+    elif still is None and (done.samples_per_s is not None or done.steps_per_s is not None):
         parts.append(units.pace(done.samples_per_s, done.steps_per_s))
     if store.view.saved is not None:
         at = "" if store.view.saved.step is None else f" step {store.view.saved.step:,}"

@@ -14,6 +14,7 @@ from textual.content import Content
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import steps
+from gpu_engine.diagnose.hangs import is_silent
 from gpu_engine.events.rank_view import RankView
 from gpu_panel import keys
 from gpu_panel.common import palette
@@ -21,7 +22,7 @@ from gpu_panel.common.painting import entitle
 from gpu_panel.common.rows import Line, Part, Row, Rows, fit
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures
-from gpu_panel.run.doing import Peers, doing, is_silent, missing, since_heard, stalled
+from gpu_panel.run.doing import Peers, doing, missing, since_heard, standing_still, why_still
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 
@@ -110,10 +111,12 @@ failed or stalled come first in any order."""
         live = moment.live and not store.behind
         unheard = store.state.unheard if store.state is not None else ()
         heard_of = {r: v for r, v in ranks.items() if r not in unheard}
-        standing = [s.rank for s in stalled(heard_of, now)] if live else []
+        standing = {s.rank for s in standing_still(store, now)} if live else set[int]()
         # In a hang all ranks stand still: what matters is the one that the others wait for.
-        late = {*standing[:1], *(r for r, v in heard_of.items() if live and is_silent(v, now))}
-        table = _Table(store, now, live, unheard, set(standing))
+        why = why_still(store, now) if live else None
+        late = {*([why.rank] if why is not None and not why.works else []),
+                *(r for r, v in heard_of.items() if live and is_silent(v, now))}
+        table = _Table(store, now, live, unheard, standing)
         failing = {r for r, v in ranks.items()
                    if r in late or v.error is not None or v.outcome == "failed"}
         self._texts = {rank: table.lines(ranks[rank]) for rank in sorted(

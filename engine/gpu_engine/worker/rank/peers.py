@@ -185,7 +185,7 @@ class Peers:
                 raise PeerLost(f"rank {rank} has shown no sign of life for {self._timeout:g} s "
                                f"(parallel.timeout); it was last {_activity_in(beat)}")
         if late:
-            self.report_wait(f"waiting for {named(late)}: {_activity_in(seen[late[0]][0])}")
+            self.report_wait(f"{schema.WAITING}{named(late)}: {_activity_in(seen[late[0]][0])}")
 
     def _read(self, key: str) -> str:
         return self._store.get(key).decode() if self._store.check([key]) else ""

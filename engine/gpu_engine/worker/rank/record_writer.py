@@ -26,6 +26,7 @@ from .tracer import Tracer
 if TYPE_CHECKING:
     import torch
 
+    from .step_parts import StepParts
 
 current: Any = None
 """The recorder of this process, where `gpu_engine.log` finds it; None if the process is not a rank,
@@ -41,6 +42,7 @@ class RecordWriter:
     is to record, with the three methods at the end; they are called while the record is locked, in
     whichever thread calls `tick`, `write` or `flush`."""
 
+    parts: StepParts
     patience = -1.0
     """Seconds for which a call waits while another thread holds the record; -1: no limit."""
 
@@ -177,7 +179,7 @@ class RecordWriter:
         self._file.write(
             encode(self.heartbeat(phase, round(since, 3))),
             encode(memory.in_use(self.gpus())))
-        stands = self._still.event(self.step_now, phase)
+        stands = self._still.event(self.step_now, phase, self.parts)
         if stands is not None:
             self._file.write(encode(stands))
 

@@ -13,6 +13,7 @@ import contextlib
 import faulthandler
 import fcntl
 import functools
+import linecache
 import os
 import re
 import signal
@@ -21,14 +22,19 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...common import procs
 from ...events import schema
 from . import torch_private
+from .getting_on import Look, gets_on, look
+
+if TYPE_CHECKING:
+    from .step_parts import StepParts
 
 AFTER = 10.0
 """Seconds without a step, or a change of phase, after which a rank says where it is."""
@@ -37,49 +43,59 @@ _EVERY = 5.0
 _AT_MOST_EVERY = 60.0
 """The time between two events doubles up to this many seconds, as in a long validation, unless the
 rank begins or ends to work."""
-_BUSY = 0.05
-"""The share of one core from which on a rank works. One that waits in gloo, or for a worker of its
-loader that does not answer, uses less than a hundredth."""
-_WRITES = 1 << 20
-"""Bytes read or written in a second from which on it works: a save to a slow disk."""
+_LOOKS = 4
+"""Looks that are compared, the first with the last: a validation may take five seconds an example.
+"""
 _FRAMES, _RECENT = 24, 32
-_TICKS = os.sysconf("SC_CLK_TCK")
+_WAITS = re.compile(r"([\w.\[\]]+\.wait|[\w.]*store\w*\.get|(?:\btime\.)?\bsleep)\(")
+"""In a line that calls what is written in C: a wait of torch's, which has no line of its own."""
+_DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/pydevd")
+_BELOW = ("torch/utils/data/", "/subprocess.py")
+"""Where a thread waits for a process below."""
 _OURS = f"{Path(__file__).parents[2]}/"
 _LIBRARIES = tuple({f"{sysconfig.get_path(name)}/"
                     for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class StandingStill:
-    """Watches the main thread of this rank, from another one."""
+    """Watches the thread of this rank that trains, from another one."""
 
     def __init__(self) -> None:
-        self._main = threading.main_thread().ident
         answer_when_forked()
         self._place: object = None
         self._since = time.time()
         self._said: schema.Stands | None = None
         self._check_at = self._report_at = self._pause = 0.0
-        self._before = (0.0, (0.0, 0))
-        """(monotonic seconds, `_amount`) of the last look."""
+        self._looks: deque[Look] = deque(maxlen=_LOOKS)
+        """Since its step or phase last changed."""
+        self._newest: list[schema.Collective] | None = None
+        self._begun_at = 0.0
+        """The operation begun last, and when another was seen to have begun, monotonic seconds."""
 
-    def event(self, step: int, phase: str) -> schema.Stands | None:
+    def event(self, step: int, phase: str, parts: StepParts) -> schema.Stands | None:
         """What there is to say of a rank after `step` steps, in this phase; None while it makes
         steps, and where nothing is new. Call it once a second."""
         now = time.monotonic()
         if (step, phase) != self._place:
             self._place, self._since, self._said = (step, phase), time.time(), None
             self._check_at, self._report_at, self._pause = now + AFTER - _EVERY, now + AFTER, _EVERY
+            self._looks.clear()
+            self._newest, self._begun_at = None, 0.0
         if phase == "done" or now < self._check_at:
             return None
         self._check_at = now + _EVERY
-        works = self._works(now)
+        thread, stack = _trains(parts.thread)
+        begun = None
+        works = self._gets_on(thread, parts.latest, stack)
+        if not works:  # asking torch takes a while
+            begun = collectives()
+            works = self._begins(begun, now)
         if now < self._report_at and (self._said is None or works == self._said.works):
             return None
         self._report_at = now + self._pause
         self._pause = min(2 * self._pause, _AT_MOST_EVERY)
-        frame = sys._current_frames().get(self._main or 0)
         said, self._said = self._said, self._event(
-            step, phase, _frames(traceback.walk_stack(frame) if frame else ()), works)
+            step, phase, stack, works, collectives() if begun is None else begun)
         same = said is not None and (said.works, said.stack, said.collectives, said.worker) == (
             works, self._said.stack, self._said.collectives, self._said.worker)
         return None if same else self._said
@@ -87,45 +103,76 @@ class StandingStill:
     def failed(self, step: int, phase: str, trace: TracebackType | None) -> schema.Stands | None:
         """The same of a rank that fails at `trace`; None if it is in no group of ranks."""
         frames = _frames(traceback.walk_tb(trace))[::-1]
-        event = self._event(step, phase, frames, True)
+        event = self._event(step, phase, frames, True, collectives())
         return event if event.collectives else None
 
-    def _event(self, step: int, phase: str, stack: list[tuple[str, int, str]], works: bool,
-               ) -> schema.Stands:
+    def _event(self, step: int, phase: str, stack: list[_Frame], works: bool,
+               begun: dict[int, schema.Collective]) -> schema.Stands:
         stack = [f for f in stack if not f[0].startswith((_OURS, "<gpu-panel"))] or stack
         lines = tuple(line_of(*f) for f in stack[:_FRAMES])
         loads = any("torch/utils/data/" in line for line in lines)
         workers = procs.children(os.getpid()) if loads else ()
         return schema.Stands(step, phase, round(self._since, 3), works, own_line(stack),
-                             lines, collectives() or None,
-                             next(filter(None, map(_fetching, workers)), None))
+                             lines, begun or None,
+                             next(filter(None, map(_fetching, workers)), None), _waits_in(stack))
 
-    def _works(self, now: float) -> bool:
-        """Whether this process and its children have used the processor or the disk since the last
-        look."""
-        (then, before), used = self._before, self._amount()
-        self._before = now, used
-        passed = max(now - then, 1e-3)
-        return used[0] - before[0] > _BUSY * passed or used[1] - before[1] > _WRITES * passed
+    def _gets_on(self, thread: int | None, batch: float | None, stack: list[_Frame]) -> bool:
+        """Whether the rank has got on in the last looks."""
+        below = any(part in file for file, *_ in stack[:_FRAMES] for part in _BELOW)
+        if _waits_in(stack) == "init_process_group":  # which looks for the others every 10 ms
+            thread = None
+        self._looks.append(look(thread, batch, below=below))
+        return gets_on(self._looks[0], self._looks[-1])
 
-    @staticmethod
-    def _amount() -> tuple[float, int]:
-        """(seconds of processor time, bytes read and written) of this process and its children,
-        which load its data or compile for it."""
-        return time.process_time() + _below(os.getpid()), procs.moved("self", "rchar", "wchar")
-
-
-def _below(pid: int, depth: int = 3) -> float:
-    """Seconds of processor time of the living processes below `pid`; 0 where that is not told."""
-    total = 0.0
-    for child in procs.children(pid):
-        total += (procs.cpu_ticks(child) or 0) / _TICKS
-        if depth:
-            total += _below(child, depth - 1)
-    return total
+    def _begins(self, begun: dict[int, schema.Collective], now: float) -> bool:
+        """Whether the rank goes on from operation to operation between ranks."""
+        newest = [*begun.values()][-1:]
+        if newest != self._newest:
+            # The first time that torch is asked tells nothing.
+            self._begun_at, self._newest = now if self._newest is not None else 0.0, newest
+        return now - self._begun_at < _EVERY * (_LOOKS - 1) and bool(self._begun_at)
 
 
-def _frames(walked: Iterable[tuple[FrameType, int]]) -> list[tuple[str, int, str]]:
+_Frame = tuple[str, int, str]
+"""File, line and function."""
+
+
+def _trains(thread: int | None) -> tuple[int | None, list[_Frame]]:
+    """The thread that trains, or for which the main thread waits, and its stack, innermost first.
+    `thread`: which was seen to train, as it may no longer be there."""
+    running = sys._current_frames()
+    if thread not in running:
+        thread = threading.main_thread().ident
+    for _ in running:  # each is joined once at most
+        frame = running.get(thread or 0)
+        joins = next((f for f in (frame, frame and frame.f_back)
+                      if f is not None and f.f_code is _JOIN), None)
+        joined: Any = joins and joins.f_locals.get("self")
+        if joined is None or joined.ident not in running:
+            break
+        thread = joined.ident
+    frame = running.get(thread or 0)
+    return thread, _frames(traceback.walk_stack(frame) if frame else ())
+
+
+_JOIN = threading.Thread.join.__code__
+
+
+def _waits_in(stack: list[_Frame]) -> str | None:
+    """What a thread waits in that is known by its name: an operation between ranks that is not
+    recorded, a key of the store, a sleep, a debugger."""
+    if any(part in file for file, *_ in stack for part in _DEBUGGERS):
+        return schema.DEBUGGER
+    for file, _, function in reversed(stack):
+        if file.endswith("torch/distributed/distributed_c10d.py"):
+            return function
+    if not stack or stack[0][0].startswith((_OURS, *_LIBRARIES)):
+        return None
+    called = _WAITS.search(linecache.getline(*stack[0][:2]))
+    return called and (schema.SLEEP if called[1].endswith("sleep") else called[1])
+
+
+def _frames(walked: Iterable[tuple[FrameType, int]]) -> list[_Frame]:
     """(file, line, function) of frames and the lines at which they are."""
     return [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -54,6 +55,8 @@ class StepParts:
     def __init__(self, known: tuple[str, ...] = ("data", "copy", "forward", "backward",
                                                  "optimizer", "save", "eval")) -> None:
         """`known`: the parts that are 0 and not unknown if there were none of them."""
+        self.thread = threading.main_thread().ident
+        """The thread that trains."""
         self.workers: int | None = None
         """The workers of the loader that training reads from, if known."""
         self.last = ""
@@ -91,6 +94,11 @@ class StepParts:
             device = self._device
             self._marks.extend((kind, time.perf_counter(),
                                 None if device is None else device.record()))
+
+    @property
+    def latest(self) -> float | None:
+        """When the last mark that is added up was made; None: there is none."""
+        return self._at
 
     def event(self, step: int, *, over: bool = False) -> schema.StepTime | None:
         """What the steps since the last event were spent on, if it is time for one. `step`: steps

@@ -17,6 +17,7 @@ import inspect
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,21 @@ from ...events.paths import MOST_TRACED, TRACE_REQUEST, TRACES
 from . import memory, torch_private
 
 _EVERY = 1.0
+
+
+@contextlib.contextmanager
+def _without_words() -> Iterator[None]:
+    """Have kineto write nothing into the script's log. It reads what is set here once, when the
+    first profile of the process starts; the script and what it starts later don't see it."""
+    name = "KINETO_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 class Tracer:
@@ -120,7 +136,8 @@ class Tracer:
                 self._profile = profiler.profile(schedule=profiler.schedule(
                     wait=0, warmup=1, active=asked[0], repeat=1), **more)
                 self._first, self._left = step + 2, 1 + asked[0]
-                self._profile.start()
+                with _without_words():
+                    self._profile.start()
         except Exception as err:  # noqa: BLE001  as where the script is being profiled already
             over = err
         if over is not None:
