@@ -178,14 +178,12 @@ async def test_what_can_not_be_read_is_answered(home):
              f'"arguments": {{"run": {deep}}}}}}}',
              '{"params": ' + deep + ', "jsonrpc": "2.0", "method": "x", "id": "two"}',
              '{"params": ' + "[" * 100_000 + "]" * 100_000 + ', "method": "x", "id": "last"}',
-             "no JSON", '{"jsonrpc": "2.0", "id": 8}',
-             '{"jsonrpc": "2.0", "id": 9, "method": "ping"}']
+             "no JSON", '{"jsonrpc": "2.0", "id": 8}']
     server = subprocess.run([ENGINE, "mcp"], input="\n".join([*asked, ""]).encode(),
                             capture_output=True, check=True)
     told = [json.loads(line) for line in server.stdout.splitlines()]
-    assert [(one["id"], one["error"]["code"]) for one in told if "error" in one][:5] == [
+    assert [(one["id"], one["error"]["code"]) for one in told] == [
         (7, -32700), ("two", -32700), ("last", -32700), (None, -32700), (8, -32700)]
-    assert 9 in [one["id"] for one in told]
 
 
 async def test_a_run_holds_none_of_its_streams_and_a_curve_has_200_points(home):
