@@ -21,6 +21,7 @@ WRITING = {
         events/writer.py: KeptFile in __init__
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
+        launching/reattach.py: open_inside in _fetch
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/identity.py: open_inside in note
@@ -68,6 +69,7 @@ WRITING = {
         devices/use_log.py: open in _append
         launching/fit.py: write_json in remember
         queue/serve.py: open in _start_sweep
+        remote/there/runs.py: open in _alone
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh

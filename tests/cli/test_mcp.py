@@ -149,7 +149,7 @@ INJECTED = {
              {"preset": "default", "stop_worse": "no"}, {"preset": "default", "mode": "--"},
              {"preset": "--", "command": ["true"]}],
     "run": [{"preset": "--no-notify"}, {"preset": "--tag=agent:other"},
-            {"preset": "--queue", "command": ["true"]}, {"command": ["true"], "queue": "false"},
+            {"preset": "--queue", "command": ["true"]}, {"command": ["true"], "queue": "no"},
             {"command": ["true"], "queue": 1}, {"command": ["true"], "after": "--no-notify"},
             {"command": ["true"], "tag": ["agent:other"]}],
     "devices": [{"hosts": "no"}], "queue": [{"json": True}], "sweep": [{"sweep": "--help"}],
@@ -254,7 +254,7 @@ def test_without_the_library_and_with_wrong_options(home, monkeypatch):
 
 
 @pytest.mark.parametrize(("tool", "given", "typed"), [
-    ("run", {"command": '["python", "a b.py"]', "devices": "cpu:0", "queue": "false"},
+    ("run", {"command": '["python", "a b.py"]', "devices": "cpu:0", "queue": "no"},
      ["--devices=cpu:0", "--", "python", "a b.py"]),
     ("run", {"set": '["run.grace=3", "a=[1]"]', "queue": "true", "n": "2", "preset": "digits"},
      ["-n2", "--queue", "--set=run.grace=3", "--set=a=[1]", "digits"]),

@@ -133,10 +133,14 @@ def test_what_others_may_have_written_is_not_obeyed(home, monkeypatch, name):
                             (0, 0o602, f"chmod {'600' if 'notify' in name else 'go-w'} {path}")):
         os.chown(path, uid, uid)
         path.chmod(mode)
+        path.parent.chmod(0o755)  # others can reach it
         refused = called(*words)
         assert refused.returncode == 2
         assert cure in " ".join(refused.stderr.split())
         assert "not obeyed" in called("doctor", "--json").stdout
+    path.parent.chmod(0o700)
+    path.chmod(0o664)
+    assert called(*words).returncode == 0, "as an editor leaves it under umask 002"
     path.chmod(0o600)
     home.chmod(0o775)
     assert called(*words).returncode == 0
