@@ -83,8 +83,8 @@ async def test_four_ranks_with_everything_on_the_smallest_screen_for_all_panes(t
     run.write(0, ("eval", 50, {"step": 100, "accuracy": 0.25}))
     (run.run.path / DEVICES).write_bytes(event_lines.line(
         "devices", {"ids": list("0123"), "utilization": [0.97, 0.95, 0.31, None],
-                    "power": [301, 298, 140, 305], "temperature": [61, 60, 48, 62]}, t=T0 + 99))
-    async with watched(run, lambda s: s.caught_up and s.devices.version, at=100.5,
+                    "power": [301, 298, 140, 305], "temperature": [61, 60, 48, 62]}, t=T0 + 134))
+    async with watched(run, lambda s: s.caught_up and s.devices.version, at=135.5,
                        size=(100, 30)) as (pilot, app):
         await press(pilot, "3", "o")
         await compare("run-100", app)

@@ -175,8 +175,8 @@ def test_what_a_rank_does():
 
 
 def test_silence_is_said():
-    assert words([view(0, beat=NOW - 4)]) == "forward"
-    assert words([view(0, beat=NOW - 6)]) == "silent · forward"
+    assert words([view(0, beat=NOW - 9)]) == "forward"
+    assert words([view(0, beat=NOW - 11)]) == "silent · forward"
     assert words([view(0, beat=NOW - 6)], unheard=(0,)) == "not heard of · forward"
 
 
