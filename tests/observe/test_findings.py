@@ -96,7 +96,7 @@ def test_one_of_several_ranks_that_a_script_starts_itself_is_not(tmp_path, monke
     found = Findings(tmp_path, 0, 1, ("GPU 0", "GPU 1"))
     with monkeypatch.context() as patch:
         patch.setattr("torch.distributed.is_initialized", lambda: True)
-        found.begins(lambda: True)
+        found.begins(lambda: 9)
     assert found.check(3, lambda: [0], losses=True, over=False) == []
 
 

@@ -329,8 +329,10 @@ def test_who_ended_without_a_word_leads_over_broken_connections_alone():
      "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 12)  (SIGKILL)\n",
      {12: -9, 11: -15}, (3, -9)),
     ("W1129 spawn.py:165] Terminating process 13 via signal SIGTERM\n"
-     "ProcessExitedException: process 1 terminated with signal SIGSEGV", {13: -15, None: -11}, None),
-    ("a.sh: line 4: 14 Killed    python train.py\n", {14: -9}, None), ("Killed\n", {None: -9}, None),
+     "ProcessExitedException: process 1 terminated with signal SIGSEGV", {13: -15, None: -11},
+     None),
+    ("a.sh: line 4: 14 Killed    python train.py\n", {14: -9}, None),
+    ("Killed\n", {None: -9}, None),
     ("rank 0 Killed time\nexitcode  : 1 (pid: 15)\n", {15: 1}, None)])
 def test_what_launchers_say_of_how_their_processes_ended(log, ends, root):
     assert (exits_in(log), root_in(log)) == (ends, root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from gpu_engine.supervisor.stopping import Stopping
 ALONE = "a rank was stopped by a signal to it alone"
 _OTHER_SIZE = "Received data size doesn't match expected size"
 """Said by gloo (transport/tcp/pair.cc) when it ends a process."""
+_SIZES = re.compile(rf"([1-9]\d*) vs (\d+)\. {_OTHER_SIZE}")
+"""Bytes that it got and that it had asked for, of a part of the whole."""
 LINGER = 30.0
 """Seconds that the other ranks get to complete once the process of one has ended well."""
 
@@ -190,7 +193,9 @@ class Attempt:
             lines = {v.rank: stacks.raised_at(v.error.traceback or "") for v in views
                      if v.error is not None and v.stands is None}
             return hangs.another_size(views, lines | {
-                f.rank: stacks.crashed_at(f.log_tail) for f in ended if f.error is None})
+                f.rank: stacks.crashed_at(f.log_tail) for f in ended if f.error is None},
+                {f.rank: int(asked) / int(got) for f in ended
+                 for got, asked in _SIZES.findall(f.log_tail)[-1:]})
         if not all(f.in_wake for f in failures):
             return None
         told = hangs.behind(views, min(f.when for f in failures),

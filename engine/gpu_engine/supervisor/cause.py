@@ -140,8 +140,8 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
     if first.after_end:
-        words = f"{procs.describe_exit(first.status or 0)} after its script had reached its end, so " \
-            "its training was over"
+        words = f"{procs.describe_exit(first.status or 0)} after its script had reached its end, " \
+            "so its training was over"
         if first.status in (-signal.SIGABRT, -signal.SIGSEGV):
             words += ": native code was too late for Python's end, mostly a thread of gloo"
         return Cause(words, first.rank)
