@@ -94,7 +94,7 @@ def group(folder, **files):
 
 
 def test_a_containers_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root: [root / "a" / "b", root / "a"])
+    monkeypatch.setattr(cgroups, "_cgroup_folders", lambda root: [root / "a" / "b", root / "a"])
     group(tmp_path / "a" / "b", memory__max="max\n", memory__current="300\n")
     group(
         tmp_path / "a",
@@ -108,7 +108,7 @@ def test_a_containers_memory(tmp_path, monkeypatch):
 
 
 def test_a_containers_cpu_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root: [root, root / "above"])
+    monkeypatch.setattr(cgroups, "_cgroup_folders", lambda root: [root, root / "above"])
     assert cgroups.cpus(tmp_path) is None
     group(tmp_path, cpu__max="max 100000\n")
     assert cgroups.cpus(tmp_path) is None

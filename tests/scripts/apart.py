@@ -5,7 +5,7 @@ by_hand: average the gradients without DistributedDataParallel
 module: call the model inside of DistributedDataParallel, which then exchanges nothing
 sampler, set_epoch: divide the data; in another order each epoch
 first: tell the sampler the first epoch each time, as trainings of one epoch do
-average, metric: average the parameters every 30 steps; a number each epoch
+average, metric: average the parameters every 30 steps; a number each tenth epoch
 same: the sampler has the same rank everywhere
 shard: each rank has other data of its own
 validate: a data set that no rank divides is evaluated, after every step
@@ -66,7 +66,7 @@ for epoch in range(epochs):
         if "average" in words and steps % 30 == 0:
             for p in model.parameters():
                 dist.all_reduce(p.data)
-    if "metric" in words:
+    if "metric" in words and epoch % 10 == 0:
         dist.all_reduce(loss.detach())
 if "save" in words:
     torch.save(optimizer.state_dict(), f"{os.environ['OUT']}/weights.pt")
