@@ -131,7 +131,7 @@ def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
 
     wrapped: Any = torch.autograd.backward
     names = wrapped.__code__.co_freevars
-    cell: Any = dict(zip(names, wrapped.__closure__, strict=True))["original"]
+    cell: Any = dict(zip(names, wrapped.__closure__, strict=True))["function"]
     original = cell.cell_contents
 
     def inner(*args: Any, **kwargs: Any) -> None:

@@ -52,7 +52,7 @@ MAY_SIGNAL = {
     "engine/gpu_engine/cli/hold.py": CHILD,
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
     "engine/gpu_engine/devices/probe.py": CHILD,
-    "engine/gpu_engine/remote/reach/call.py": "ssh, or the group of what a host's `via` has started",
+    "engine/gpu_engine/remote/reach/call.py": "ssh, or the group of a host's `via`",
     "engine/gpu_engine/notify/send.py": CHILD,
     "engine/gpu_engine/observe/recorder.py": ITSELF,
     "engine/gpu_engine/runs/folder.py": "a supervisor, if trust.belongs says so",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.common import cgroups
 from gpu_engine.devices import host
 from gpu_engine.devices.backends import cpu
 from gpu_engine.devices.host import Owners
@@ -93,7 +94,7 @@ def group(folder, **files):
 
 
 def test_a_containers_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root: [root / "a" / "b", root / "a"])
+    monkeypatch.setattr(cgroups, "_cgroup_folders", lambda root: [root / "a" / "b", root / "a"])
     group(tmp_path / "a" / "b", memory__max="max\n", memory__current="300\n")
     group(
         tmp_path / "a",
@@ -101,20 +102,20 @@ def test_a_containers_memory(tmp_path, monkeypatch):
         memory__current="700\n",
         memory__stat="anon 5\ninactive_file 100\n",
     )
-    assert host.cgroup_memory(tmp_path) == (1000, 600)
+    assert cgroups.memory_limit(tmp_path) == (1000, 600)
     group(tmp_path / "a" / "b", memory__max="500\n")
-    assert host.cgroup_memory(tmp_path) == (500, 300)
+    assert cgroups.memory_limit(tmp_path) == (500, 300)
 
 
 def test_a_containers_cpu_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_cgroup_folders", lambda root: [root, root / "above"])
-    assert host.cgroup_cpus(tmp_path) is None
+    monkeypatch.setattr(cgroups, "_cgroup_folders", lambda root: [root, root / "above"])
+    assert cgroups.cpus(tmp_path) is None
     group(tmp_path, cpu__max="max 100000\n")
-    assert host.cgroup_cpus(tmp_path) is None
+    assert cgroups.cpus(tmp_path) is None
     group(tmp_path, cpu__max="250000 100000\n")
-    assert host.cgroup_cpus(tmp_path) == 2.5
+    assert cgroups.cpus(tmp_path) == 2.5
     group(tmp_path / "above", cpu__max="150000 100000\n")
-    assert host.cgroup_cpus(tmp_path) == 1.5
+    assert cgroups.cpus(tmp_path) == 1.5
 
 
 def test_who_a_process_is():

@@ -224,6 +224,14 @@ def test_sizes_that_differ_are_told_by_side_the_fewest_first():
         assert f"met: {sides}. Is" in hangs.another_size(views, {1: line})
 
 
+def test_the_size_of_a_rank_that_was_ended_is_told_by_its_share_of_the_others():
+    views = [rank(0, WAITS, error=schema.Error("E", "m", None, None, None)), rank(1, stands=False)]
+    place = "/here/train.py:7 in main"
+    for shares, size in (({1: 2 / 3}, "about 6 float"), ({}, "another size")):
+        assert "rank 0 in all_reduce #8 (9 float) at train.py:7 in main, rank 1 in one at " \
+            f"{place} ({size})." in hangs.another_size(views, {1: place}, shares)
+
+
 def test_one_that_was_ended_as_it_failed_is_told_with_the_line_of_its_error():
     """Torchrun ends the others at once, and they may not get to say where they were."""
     told, states = schema.Error("E", "reset by peer", 'Traceback (most recent call last):\n'

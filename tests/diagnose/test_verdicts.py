@@ -16,8 +16,8 @@ def rank(number: int = 0, spans: int = 8, n: int = 100, **parts: float | None) -
     """A rank with spans of a second, whose parts are HEALTHY's but for those given."""
     view = RankView(number)
     for at in range(1, spans + 1):
-        view.spent([schema.StepTime(at * n, n, 1.0, median=1 / n, workers=0,
-                                    **{**HEALTHY, **parts})])
+        view.spent([schema.StepTime(at * n, n, 1.0, median=1 / n,
+                                    **{"workers": 0, **HEALTHY, **parts})])
     return view
 
 
@@ -193,3 +193,46 @@ def test_the_first_steps_do_not_make_a_part_unknown():
         view.spent([schema.StepTime(5 + at * 100, 100, 1.0, **HEALTHY, wait=0.05)])
     assert steps.of_run(view).steps == 400
     assert steps.of_run(view).parts["wait"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("least", "there"), [(0.004, True), (0.0015, False), (None, False)])
+def test_exchange_is_what_the_rank_that_comes_last_waits(least, there):
+    """The other one waits for that rank, too."""
+    parts = {"forward": 0.1, "backward": 0.1, "wait": 0.45}
+    found = codes(rank(0, exchange=least, **parts), rank(1, exchange=0.005, **parts))
+    assert found == ["exchange"] * there
+
+
+@pytest.mark.parametrize(("gc", "gcs", "there"), [(0.2, 100, True), (0.2, 50, False),
+                                                  (0.01, 100, False), (None, None, False)])
+def test_garbage_collection_in_each_step_is_told(gc, gcs, there):
+    assert codes(rank(gc=gc, gcs=gcs)) == ["garbage"] * there
+
+
+@pytest.mark.parametrize(("changed", "there"), [
+    ({}, True), ({"every": None}, False), ({"stalls": None}, False), ({"stalled": 0.05}, False),
+    ({"stalled_in": "wait"}, False), ({"stalled_in": "data", "every": 2, "workers": 2}, False)])
+def test_a_step_in_so_many_that_takes_longer_is_told(changed, there):
+    """Others wait then: the rank that does something is named, and is no straggler in each step."""
+    stall = {"stalls": 2, "stalled": 0.4, "every": 50, "stalled_in": "other"} | changed
+    view = RankView(0)
+    for at in range(1, 9):
+        view.spent([schema.StepTime(at * 100, 100, 1.0, median=0.005,
+                                    **{**HEALTHY, "workers": 0, **stall})])
+    found = verdicts.of([view])
+    assert [v.code for v in found] == ["stalls"] * there
+    if there:
+        assert "every 50 steps one takes 205 ms and not 5" in found[0].text
+
+
+def test_two_ranks_that_evaluate_are_not_said_to_be_one():
+    train = {"data": 0.02, "forward": 0.1, "backward": 0.1, "optimizer": 0.02, "wait": 0.02}
+    (found,) = verdicts.of([rank(0, eval=0.7, **train), rank(1, **train | {
+        "eval": 0.35, "forward": 0.35})])
+    assert "rank 0 evaluates for longer than they do, 35% of the time" in found.text
+
+
+@pytest.mark.parametrize(("workers", "says"), [(1, "its one worker is"), (3, "its 3 workers are")])
+def test_workers_are_counted_in_words(workers, says):
+    (found,) = verdicts.of([rank(workers=workers, data=0.5, forward=0.0)])
+    assert says in found.text

@@ -14,6 +14,7 @@ from gpu_engine.cli import cli
 from gpu_engine.common.ports import free_port
 from gpu_engine.observe import findings
 from gpu_engine.observe.findings import Findings
+from gpu_engine.observe.optimizers import Unchanged
 
 from .kit import SCRIPTS, Alone, Ran, observe
 
@@ -31,7 +32,7 @@ def ran(tmp_path, words: str, epochs: int = 4) -> Ran:
     ("group ddp", 1, ["data-not-divided"]),
     ("group ddp sampler", 4, ["set-epoch"]),
     ("group ddp sampler same set_epoch", 1, ["data-not-divided"]),
-    ("group ddp module sampler set_epoch", 150, ["not-reduced"]),
+    ("group ddp module sampler set_epoch metric", 150, ["not-reduced"]),
 ])
 def test_what_a_script_does_not_share_is_told(home, tmp_path, words, epochs, codes):
     seen = ran(tmp_path, words, epochs)
@@ -56,7 +57,8 @@ def test_ranks_that_are_looked_at_compute_the_same_numbers(home, tmp_path):
 
 
 @pytest.mark.parametrize("words", [
-    "group by_hand shard", "group ddp validate sampler set_epoch", "group fsdp shard"])
+    "group by_hand shard", "group ddp validate sampler set_epoch first", "group fsdp shard",
+    "group average sampler set_epoch"])
 def test_nothing_is_told_of_a_script_that_shares_its_work(home, tmp_path, words):
     seen = ran(tmp_path, words, 8)
     assert seen.state["state"] == "completed", seen.log()
@@ -96,8 +98,26 @@ def test_one_of_several_ranks_that_a_script_starts_itself_is_not(tmp_path, monke
     found = Findings(tmp_path, 0, 1, ("GPU 0", "GPU 1"))
     with monkeypatch.context() as patch:
         patch.setattr("torch.distributed.is_initialized", lambda: True)
-        found.begins(lambda: True)
+        found.begins(lambda: 9)
     assert found.check(3, lambda: [0], losses=True, over=False) == []
+
+
+@pytest.mark.parametrize(("rates", "gradients", "steps", "over", "says"), [
+    ([0.0], [1], 200, False, "the learning rate of SGD is 0"), ([0.0], [1], 199, False, None),
+    ([0.0], [1], 30, True, "in 30 steps: the learning rate"), ([0.0], [1], 19, True, None),
+    ([0.1], [0], 200, False, "none of the 1 that SGD holds has a gradient"),
+    ([0.0, 0.1], [1, 0], 200, False, None), ([0.0, 0.1], [0, 1], 200, False, None)])
+def test_optimizers_that_change_nothing_are_told(rates, gradients, steps, over, says):
+    """A warm-up begins with a rate of 0, and a part may be frozen by it."""
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(2))], "lr": rate} for rate in rates]
+    for group, there in zip(groups, gradients, strict=True):
+        group["params"][0].grad = torch.ones(2) if there else None
+    optimizer, unchanged = torch.optim.SGD(groups), Unchanged()
+    told = [unchanged.stepped(optimizer) for _ in range(steps)]
+    told += [unchanged.over()] * over
+    (found,) = filter(None, told) if says else (None,)
+    assert found is None or says in found.message
+    assert found is told[-1]
 
 
 def test_batches_are_told_apart_by_what_is_in_them():

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from gpu_engine.cli import cli
 from gpu_engine.common import procs
+from gpu_engine.common.ports import free_port
 
 from ..conftest import wait_for
 from .kit import PYTHON, SCRIPTS, Ran, engine_run, observe, start
@@ -88,6 +89,24 @@ def test_the_failed_rank_leads_with_its_own_error(home):
     assert (cause["rank"], cause["type"]) == (1, "ValueError")
     assert cause["message"] == "rank one has had enough"
     assert "gpu_engine" not in cause["traceback"]
+
+
+TWO_RANKS = "export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE=2\n" \
+    "RANK=0 {python} {script} kill & one=$!\nRANK=1 {python} {script} kill & two=$!\n" \
+    "wait $one; a=$?; wait $two; exit $((a + $?))"
+
+
+@pytest.mark.parametrize("launcher", [
+    ("torchrun", "--nproc-per-node=2", DDP, "kill"), ("bash", "-c", TWO_RANKS),
+    (PYTHON, DDP, "spawn", "kill")], ids=["torchrun", "shell", "spawn"])
+def test_a_rank_that_is_killed_leads_and_its_signal_is_named(home, launcher):
+    """Not the one whose connection broke with that, nor what has started them."""
+    *words, last = launcher
+    seen = run(*words, last.format(port=free_port(), python=PYTHON, script=DDP))
+    cause = seen.state["cause"]
+    assert seen.state["state"] == "failed"
+    assert (cause["rank"], cause["type"]) == (1, None), seen.log()
+    assert cause["message"].startswith("killed by SIGKILL")
 
 
 @pytest.mark.parametrize(("way", "how"), [("spawn", "fail"), ("fork", "fail,exit")],

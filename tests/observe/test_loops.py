@@ -17,7 +17,7 @@ PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "scaler.
          "by_hand.py 120",
          "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
          "odd.py workers,log", "odd.py at_once", "beside.py",
-         "rest.py dropped", "rest.py carried", "rest.py stepped")
+         "rest.py dropped", "rest.py carried", "rest.py stepped", "rest.py probed")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,8 @@ def test_gradients_that_are_clipped_before_they_are_unscaled_are_told(each):
 
 
 @pytest.mark.parametrize(("how", "steps", "codes"), [
-    ("dropped", 8, ["rest-dropped"]), ("carried", 8, []), ("stepped", 12, [])])
+    ("dropped", 8, ["rest-dropped"]), ("carried", 8, []), ("stepped", 12, []),
+    ("probed", 8, [])])
 def test_batches_at_the_end_of_an_epoch_that_are_in_no_step_are_told(each, how, steps, codes):
     seen = each[f"rest.py {how}"]
     seen.same_as_without()

@@ -4,6 +4,8 @@ group, ddp, fsdp: make a process group; wrap the model; divide it
 by_hand: average the gradients without DistributedDataParallel
 module: call the model inside of DistributedDataParallel, which then exchanges nothing
 sampler, set_epoch: divide the data; in another order each epoch
+first: tell the sampler the first epoch each time, as trainings of one epoch do
+average, metric: average the parameters every 30 steps; a number each tenth epoch
 same: the sampler has the same rank everywhere
 shard: each rank has other data of its own
 validate: a data set that no rank divides is evaluated, after every step
@@ -43,9 +45,10 @@ sampler = DistributedSampler(data, rank=0 if "same" in words else None) \
     if "sampler" in words else None
 loader = DataLoader(data, batch_size=4, sampler=sampler)
 held_out = DataLoader(TensorDataset(torch.zeros(8, 8)), batch_size=4)
+steps = 0
 for epoch in range(epochs):
     if "set_epoch" in words:
-        sampler.set_epoch(epoch)
+        sampler.set_epoch(0 if "first" in words else epoch)
     for (x,) in loader:
         loss = ((model.module if "module" in words else model)(x) - 1).square().mean()
         optimizer.zero_grad()
@@ -59,6 +62,12 @@ for epoch in range(epochs):
         if "validate" in words:
             with torch.no_grad():
                 [model(y) for (y,) in held_out]
+        steps += 1
+        if "average" in words and steps % 30 == 0:
+            for p in model.parameters():
+                dist.all_reduce(p.data)
+    if "metric" in words and epoch % 10 == 0:
+        dist.all_reduce(loss.detach())
 if "save" in words:
     torch.save(optimizer.state_dict(), f"{os.environ['OUT']}/weights.pt")
 if "group" in words:

@@ -1,6 +1,7 @@
 """DDP with torchrun's variables; with the argument `spawn` it starts two ranks itself."""
 
 import os
+import signal
 import sys
 import time
 
@@ -27,6 +28,8 @@ def train(rank, world, port=None):
         show.loss(loss, f"rank {rank} loss")
         if sys.argv[-1] == "fail" and rank == 1 and step == 3:
             raise ValueError("rank one has had enough")
+        if sys.argv[-1] == "kill" and rank == 1 and step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory runs out
     if rank == 0:
         show.weights(model)
     # gloo's threads release the Python objects of the last all-reduce a moment later; one that

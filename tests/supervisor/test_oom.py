@@ -55,7 +55,8 @@ def test_the_figures_end_before_torchs_own_words():
 @pytest.mark.parametrize(("cgroup", "path", "text", "kills"), [
     ("0::/a/b\n", "sys/fs/cgroup/a/b/memory.events", "low 0\noom 3\noom_kill 2\n", 2),
     ("0::/a\n", "proc/vmstat", "nr_free_pages 7\noom_kill 1\n", 1),
-    ("", "proc/self/nothing", "", None)])
+    ("4:memory:/a\n0::/\n", "sys/fs/cgroup/memory/a/memory.oom_control", "under_oom 0\noom_kill 3",
+     3), ("", "proc/self/nothing", "", None)])
 def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(cgroup)

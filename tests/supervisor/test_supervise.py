@@ -18,8 +18,10 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.cause import (
     Failure,
     describe_exit,
+    exits_in,
     first_cause,
     of_events,
+    root_in,
     traceback_in,
 )
 from gpu_engine.supervisor.children import descendants
@@ -330,6 +332,31 @@ def test_a_killed_rank_leads_over_the_connection_errors_it_caused():
     ], oom_kills=1)
     assert cause.rank == 1
     assert "the kernel counted it" in cause.message
+
+
+def test_who_ended_without_a_word_leads_over_broken_connections_alone():
+    """It may as well have been ended by its launcher, after another had failed."""
+    broke = Failure(0, 1, 10.2, err("DistBackendError", "NCCL error", 10.1))
+    own = Failure(2, 1, 10.5, err("KeyError", "'x'", 10.4))
+    assert first_cause([broke, Failure(1, None, 10.0), own]).rank == 2
+    alone = first_cause([broke, Failure(1, None, 10.3)])
+    assert alone.line.startswith("rank 1: ended without an error or an end of its own: killed")
+
+
+@pytest.mark.parametrize(("log", "ends", "root"), [
+    ("E1129 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12) of binary: python\n"
+     "W1129 api.py:1028] Sending process 11 closing signal SIGTERM\n"
+     "Root Cause (first observed failure):\n[0]:\n  time      : 2026\n  host      : here\n"
+     "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 12)  (SIGKILL)\n",
+     {12: -9, 11: -15}, (3, -9)),
+    ("W1129 spawn.py:165] Terminating process 13 via signal SIGTERM\n"
+     "ProcessExitedException: process 1 terminated with signal SIGSEGV", {13: -15, None: -11},
+     None),
+    ("a.sh: line 4: 14 Killed    python train.py\n", {14: -9}, None),
+    ("Killed\n", {None: -9}, None),
+    ("rank 0 Killed time\nexitcode  : 1 (pid: 15)\n", {15: 1}, None)])
+def test_what_launchers_say_of_how_their_processes_ended(log, ends, root):
+    assert (exits_in(log), root_in(log)) == (ends, root)
 
 
 def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():

@@ -226,6 +226,7 @@ def test_torchruns_restarts_go_on_from_what_was_saved(make, tmp_path: Path) -> N
     told = state(run)
     assert (told["state"], told["attempt"]) == ("completed", 3)
     assert [a["outcome"] for a in told["attempts"]] == ["stopped", "failed", "completed"]
+    assert told["attempts"][1]["reason"].startswith("rank 1: ended without an error or an end")
     for rank in range(2):
         assert ranks.read(run, rank, "end")[-1]["steps"] == 12
         # Rank 1 was killed in its eighth pass: it goes on from the checkpoint of the sixth.

@@ -134,7 +134,7 @@ def read_own(path: Path, most: int, *, secret: bool = False) -> bytes:
         # Many systems have a umask of 002, so that an editor leaves the file to its group too: in a
         # folder that is closed to others that opens nothing.
         elif mode & (0o077 if secret else 0o022) and \
-                stat.S_IMODE(os.stat(Path(os.path.realpath(path)).parent).st_mode) & 0o077:
+                path.resolve().parent.stat().st_mode & 0o077:
             cure = f"chmod {'600' if secret else 'go-w'}"
             why = f"other users can {'reach' if secret else 'write to'} it (mode {mode:04o})"
         elif still_open := _open_ones(path.parent):

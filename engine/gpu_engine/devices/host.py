@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_engine.common import procs
+from gpu_engine.common.cgroups import field, memory
 from gpu_engine.common.clean import shown_words
 from gpu_engine.common.files import user_name
 from gpu_engine.devices import containers
@@ -106,73 +107,6 @@ class HostReader:
                           memory_total=total, disk_free=self._disk and self._disk.free())
 
 
-def memory() -> tuple[int | None, int | None]:
-    """(used, total) bytes of the machine's memory, or of this container's if it may use less.
-    Without psutil, whose import takes longer than all else that a launch asks of the machine."""
-    total, available = (_field(Path("/proc/meminfo"), name)
-                        for name in ("MemTotal:", "MemAvailable:"))
-    if total is None or available is None:
-        return None, None
-    limit, inside = cgroup_memory()
-    if limit is not None and limit < total * 1024:
-        return inside, limit
-    return (total - available) * 1024, total * 1024
-
-
-def cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
-    """(limit, used) bytes of memory of this process's control group; (None, None) if there is no
-    limit. Of all groups that the process is in, the one with the lowest limit counts.
-
-    Version 2 alone: memory.max and memory.current. Page cache that can be dropped at once counts as
-    free.
-    """
-    limits = [(limit, folder) for folder in _cgroup_folders(root)
-              if (limit := _number(folder / "memory.max")) is not None]
-    if not limits:
-        return None, None
-    limit, folder = min(limits, key=lambda pair: pair[0])
-    used, cache = _number(folder / "memory.current"), _field(folder / "memory.stat",
-                                                             "inactive_file")
-    return limit, None if used is None else max(0, used - (cache or 0))
-
-
-def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How many CPUs' worth of time this control group may use; None if there is no limit."""
-    shares: list[float] = []
-    for folder in _cgroup_folders(root):
-        with contextlib.suppress(OSError, ValueError):  # "max 100000": no limit
-            quota, period = map(int, (folder / "cpu.max").read_text().split())
-            shares.append(quota / period)
-    return min(shares, default=None)
-
-
-def _cgroup_folders(root: Path) -> list[Path]:
-    """The folders of this process's control group and of all groups above it. In a container the
-    kernel's path may not exist below the mount; the mount's root is then the container's group."""
-    try:
-        _, _, path = Path("/proc/self/cgroup").read_text().rpartition("0::/")
-    except OSError:
-        path = ""
-    here = root / path.strip()
-    return [p for p in (here, *here.parents) if (p == root or root in p.parents) and p.is_dir()]
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _field(path: Path, name: str) -> int | None:
-    """The number behind a name, of a file with lines such as "MemTotal: 65536 kB"."""
-    try:
-        lines = (line.split() for line in path.read_text().splitlines())
-        return next((int(words[1]) for words in lines if words[:1] == [name]), None)
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 class Owners:
     """Looks up the processes on GPUs, and remembers them by pid and start time, as pids are reused.
 
@@ -185,7 +119,7 @@ class Owners:
         self._proc, self._clock = proc, clock
         self._known: dict[tuple[int, int], tuple[DeviceProcess, float, float]] = {}
         """By pid and start: the process, the seconds that it had computed, and when that was."""
-        self._boot = _field(proc / "stat", "btime")
+        self._boot = field(proc / "stat", "btime")
 
     def find(self, pid: int) -> DeviceProcess | None:
         """What /proc says of a process; None if it can't be seen from this pid namespace. Its share

@@ -183,12 +183,15 @@ def _since(seconds: float) -> str:
     return f" since {units.clock(seconds)}" if seconds >= 1 else ""  # not "since 00:00"
 
 
-def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -> str:
+def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None],
+                 shares: Mapping[int, float] = {}) -> str:
     """Which operations ranks were in when gloo ended the processes of those `aborted`, as they got
     more bytes than they had asked for: that may be the odd ones, or those that were right. Of those
-    only the line that their stacks tell is known: "/here/train.py:40 in main"."""
+    only the line that their stacks tell is known: "/here/train.py:40 in main". `shares`: what
+    they had asked for, as a share of what they got."""
     sides: dict[str, list[int]] = defaultdict(list)
     places: dict[str, str] = {}
+    sizes: dict[str, str] = {}
     lines = dict(aborted)
     for view in views:
         if view.rank in aborted or view.process is not None:
@@ -198,16 +201,27 @@ def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None]) -
             continue
         what = f"{_name(one)} at {_at(view)}"
         sides[what].append(view.rank)
-        places[what] = _at(view)
+        places[what], sizes[what] = _at(view), one.size
     for rank, line in lines.items():
         what = "one that is not known, as it was ended before it could say" if line is None \
             else f"one at {line}"
         there = [known for known, place in places.items() if what.endswith(f"/{place}")]
-        sides[there[0] if len(there) == 1 else what].append(rank)
+        if len(there) == len(places) == len(lines) == 1:  # this one has the other size
+            size = _part_of(sizes[there[0]], shares.get(rank))
+            sides[f"{what} ({size})"].append(rank)
+        else:
+            sides[there[0] if len(there) == 1 else what].append(rank)
     told = ", ".join(f"{_ranks(ranks)} in {what}"
                      for what, ranks in sorted(sides.items(), key=lambda side: len(side[1])))
     return f'collective operations of different sizes met: {told}. Is one of them under ' \
         '"if rank == …:"?'
+
+
+def _part_of(size: str, share: float | None) -> str:
+    """Another size than "1000 float", of which it is a `share`: "about 900 float"."""
+    number, _, kind = size.partition(" ")
+    known = share is not None and number.isdecimal() and "," not in kind
+    return f"about {int(number) * (share or 0.0):.0f} {kind}" if known else "another size"
 
 
 def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], now: float,

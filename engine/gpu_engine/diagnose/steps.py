@@ -8,7 +8,7 @@ from math import isfinite
 
 from gpu_engine.common import units
 from gpu_engine.events import schema
-from gpu_engine.events.rank_view import ALWAYS, RankView
+from gpu_engine.events.rank_view import ALWAYS, COUNTS, RankView
 from gpu_engine.events.schema import StepTime
 
 REST = "rest"
@@ -40,6 +40,11 @@ class Parts:
     caught_up: int | None = None
     waited: int | None = None
     """Steps, as in `schema.StepTime`."""
+    gc: float | None = None
+    gcs: int | None = None
+    stalls: int | None = None
+    stalled: float | None = None
+    """The same."""
 
     def share(self, name: str) -> float | None:
         """The share of the time that this part has, 0 to 1."""
@@ -86,8 +91,7 @@ def together(rank: int, spans: Sequence[StepTime]) -> Parts | None:
         parts[name] = sum(known) if known else None
     parts[REST] = max(seconds - sum(v for v in parts.values() if v is not None), 0.0)
     last = next(s for s in reversed(spans) if s.n)
-    counts = [[n for s in spans if (n := getattr(s, name)) is not None]
-              for name in ("caught_up", "waited")]
+    counts = [[n for s in spans if (n := getattr(s, name)) is not None] for name in COUNTS]
     return Parts(rank, steps, seconds, parts, median_of(spans), last.workers, bool(last.device),
                  *(sum(each) if each else None for each in counts))
 

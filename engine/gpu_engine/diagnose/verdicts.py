@@ -7,6 +7,7 @@ of its memory and clocks, so the rules about devices say nothing of runs on one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median, median_high
@@ -34,6 +35,12 @@ of that its own parts explain; in how many parts of the time it has to be the sa
 SAVING, TIMES = 0.05, 3
 """Saving: its share of all time; in how many spans it was seen. The same number of times a device
 has been measured."""
+EXCHANGE = 0.2
+"""Exchange: its share of a step."""
+GARBAGE, NEARLY = 0.05, 0.9
+"""Garbage collection: its share of all time, and full ones in a step."""
+STALLS, STALLED, ALIKE = 5, 0.1, 0.7
+"""Stalls: how many; their share of all time; how many of them after the same number of steps."""
 ALONE = 0.1
 """Evaluation: the share of all time for which one rank alone evaluates."""
 OWN_PARTS = ("data", "copy", "forward", "backward", "optimizer", REST)
@@ -113,7 +120,7 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
     if len(ranks) < 2 or any(r.whole.parts["wait"] is None for r in ranks):
         return None
     last = _comes_last([r.whole for r in ranks])
-    if last is None:
+    if last is None or stalling(ranks) is not None:  # not in each step
         return None
     culprit, gap = last
     for each in _quarters(ranks):
@@ -185,9 +192,12 @@ def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
     spent = found.parts["eval"] or 0.0
     alone = (most.whole.share("eval") or 0.0) - (by_time[-2:][0].whole.share("eval") or 0.0)
     if alone >= ALONE and all(r.whole.parts["wait"] is not None for r in ranks):
+        only = not any(r.whole.parts["eval"] for r in ranks if r is not by_time[-1])
+        does = "alone evaluates" if only else "evaluates for longer than they do"
         return Verdict(
-            "evaluation", f"the other ranks wait while rank {most.rank} alone evaluates, "
-            f"{alone:.0%} of the time: divide the evaluation among them, or evaluate less often",
+            "evaluation", f"the other ranks wait while rank {most.rank} {does}, {alone:.0%} of the "
+            f"time: {'' if only else 'look at its data, '}divide the evaluation among them, or "
+            "evaluate less often",
             {"share": round(alone, 4), "seconds": round(alone * most.whole.seconds, 3)},
             most.rank, alone)
     if spent <= found.training:
@@ -199,8 +209,69 @@ def evaluating(ranks: Sequence[RankTimes]) -> Verdict | None:
         cost=spent / found.seconds)
 
 
+def exchanging(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """Averaging gradients takes a good part of each step, also on the rank that comes last and so
+    waits for nothing else."""
+    each = [[s.exchange for s in r.spans if s.exchange is not None] for r in ranks]
+    if len(ranks) < 2 or not all(each):
+        return None
+    seconds, whole = min((median(known), r.whole) for known, r in zip(each, ranks, strict=True))
+    a_step = whole.training / whole.steps
+    if seconds < max(EXCHANGE * a_step, WORTH):
+        return None
+    return Verdict(
+        "exchange", f"exchanging gradients takes {units.brief(seconds)} of each step of "
+        f"{units.brief(a_step)}, beyond what goes on beside the backward pass: larger batches, "
+        "several of them a step (batch.accumulate, no_sync), or half the bytes (torch's "
+        "fp16_compress_hook)", {"seconds_a_step": round(seconds, 6),
+                                "share": round(seconds / a_step, 4)}, cost=seconds / a_step)
+
+
+def collecting(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """Python looks through all objects for garbage in each step."""
+    found = max(ranks, key=lambda r: r.whole.gc or 0.0)
+    seconds, times = found.whole.gc or 0.0, found.whole.gcs or 0
+    share = seconds / found.whole.seconds
+    if share < GARBAGE or times < NEARLY * found.whole.steps:
+        return None
+    return Verdict(
+        "garbage", f"garbage collection takes {share:.0%} of the time, {times:,} full ones in "
+        f"{found.whole.steps:,} steps, {units.brief(seconds / times)} each: leave out "
+        "gc.collect(), or call gc.freeze() before the first step",
+        {"share": round(share, 4), "seconds": round(seconds, 3), "times": times},
+        found.rank if len(ranks) > 1 else None, share)
+
+
+def stalling(ranks: Sequence[RankTimes]) -> Verdict | None:
+    """A step in so many takes much longer than the others."""
+    for rank in sorted(ranks, key=lambda r: -(r.whole.stalled or 0.0)):
+        spans = [s for s in rank.spans if s.stalls]
+        by_gap = Counter[int]()
+        for span in spans:
+            by_gap[span.every or 0] += span.stalls or 0
+        (every, alike), = by_gap.most_common(1) or [(0, 0)]
+        times, whole = sum(by_gap.values()), rank.whole
+        longer, usual = whole.stalled or 0.0, whole.median or 0.0
+        part = spans[-1].stalled_in if spans else None
+        # Others wait where one rank stalls; workers of a loader that is too slow come in turns.
+        if every < 2 or times < STALLS or alike < ALIKE * times or part == "wait" \
+                or longer < STALLED * whole.seconds or (part == "data" and every == whole.workers):
+            continue
+        cure = "what its loader or data set does then, in longer intervals or beside training" \
+            if part == "data" else "what the script does then (printing, saving, evaluating, " \
+            "torch.cuda.empty_cache()) less often"
+        return Verdict(
+            "stalls", f"every {every} steps one takes {units.brief(longer / times + usual)} and "
+            f"not {units.brief(usual)}, {longer / whole.seconds:.0%} of the time, in "
+            f"{NAMES.get(part or '', NAMES[REST])}: {cure}",
+            {"every": every, "share": round(longer / whole.seconds, 4),
+             "seconds": round(longer, 3)}, rank.rank if len(ranks) > 1 else None,
+            longer / whole.seconds)
+    return None
+
+
 RULES: tuple[Callable[[Sequence[RankTimes]], Verdict | None], ...] = (
-    straggler, input_bound, evaluating, saving)
+    straggler, input_bound, exchanging, stalling, collecting, evaluating, saving)
 """In the order in which they are told."""
 
 

@@ -18,10 +18,11 @@ NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
 RANK_LOST, NO_BATCH, NOT_FETCHED = "rank-lost", "no-batch", "not-fetched"
+UNCHANGED, HOST_MEMORY = "unchanged", "host-memory"
 NOT_PRINTED, NOT_READ, NO_LIMIT, NO_BEST = "not-printed", "not-read", "no-limit", "no-best"
-ORDER = (NOT_FETCHED, RANK_LOST, NO_BATCH, NONFINITE, NOT_PRINTED, NO_BEST, NOT_READ, NO_LIMIT,
-         NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED, REST_DROPPED,
-         SAME_ORDER)
+ORDER = (NOT_FETCHED, RANK_LOST, HOST_MEMORY, NO_BATCH, UNCHANGED, NONFINITE, NOT_PRINTED, NO_BEST,
+         NOT_READ, NO_LIMIT, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED,
+         REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -95,16 +96,18 @@ def no_best(best: str, names: Sequence[str]) -> Warning:
                    f"there are {there}", NO_BEST)
 
 
-def apart(world: int, steps: int, *, group: bool, wrapped: bool = False) -> Warning:
+def apart(world: int, steps: int, *, group: bool, wrapped: bool = False, numbers: int = 0
+          ) -> Warning:
     """The ranks train separately. `steps`: how many were seen. `group`: whether they have a process
-    group all the same; `wrapped`: and a DistributedDataParallel."""
-    why = f"nothing was exchanged between them in {steps:,} steps" if group \
-        else "no process group was made"
+    group all the same; `wrapped`: and a DistributedDataParallel. `numbers`: how many they have
+    exchanged, if any."""
+    what = f"{numbers:,} numbers, fewer than its parameters, were exchanged between them" \
+        if numbers else "nothing was exchanged between them"
+    why = f"{what} in {steps:,} steps" if group else "no process group was made"
     if wrapped:
         why += ", though there is a DistributedDataParallel, as where only its module is called"
     return Warning(
-        f"{world} ranks train, each by itself: {why}. It is the same training {world} times; fine "
-        "if each tries something else",
+        f"{world} ranks train, each by itself: {why}. Fine if each tries something else",
         APART, (_CALL,) if wrapped else (_DDP, _SAMPLER) if group else (_GROUP, _DDP, _SAMPLER))
 
 
@@ -130,6 +133,30 @@ def same_part(world: int, rank: int, replicas: int) -> Warning:
         (_SAMPLER + ", rank= or num_replicas=",))
 
 
+def unchanged(steps: int, name: str, parameters: int, *, no_gradient: bool) -> Warning:
+    """No optimizer has changed a parameter. `name`: the class of the last one, which has so many
+    parameters. `no_gradient`: as none of them has ever had a gradient; else the rate was 0."""
+    if no_gradient:
+        return Warning(
+            f"no parameter has changed in {steps:,} steps: none of the {parameters:,} that {name} "
+            "holds has a gradient, so they are not the ones that backward() reaches", UNCHANGED,
+            (f"optimizer = torch.optim.{name}(model.parameters())  # of the model that is trained, "
+             "after it was copied, moved or divided",))
+    return Warning(
+        f"no parameter has changed in {steps:,} steps: the learning rate of {name} is 0", UNCHANGED,
+        (f"optimizer = torch.optim.{name}(model.parameters(), lr=1e-3)  # and a schedule that "
+         "does not stay at 0",))
+
+
+def memory_fills(grown: int, seconds: float, left: int) -> Warning:
+    """A rank's memory has grown by so many bytes in so many seconds, and so many are left."""
+    return Warning(
+        f"host memory is nearly full: the rank has grown by {grown / 2**30:.1f} GiB in "
+        f"{seconds:.0f} s, and {left / 2**30:.1f} GiB are left, at this pace for "
+        f"{left * seconds / grown:.0f} s; then the kernel kills a process", HOST_MEMORY,
+        ("total += loss.item()  # losses.append(loss) keeps the graph of each loss",))
+
+
 def clipped_scaled(most: float, scale: float) -> Warning:
     """Gradients are clipped to `most` while they are multiplied by a GradScaler's `scale`."""
     return Warning(
@@ -150,5 +177,5 @@ def same_order(epochs: int, examples: int) -> Warning:
     """A DistributedSampler shuffles alike in each epoch."""
     return Warning(
         f"{epochs} epochs had the same order of their {examples:,} examples: "
-        "DistributedSampler.set_epoch is not called", SAME_ORDER,
+        "DistributedSampler.set_epoch was not called between them", SAME_ORDER,
         ("sampler.set_epoch(epoch)  # first in each epoch, before the loader is iterated over",))

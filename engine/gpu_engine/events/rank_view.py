@@ -16,6 +16,8 @@ TIMES = 100
 SPANS = 60
 """How many `StepTime` events are kept: one to ten minutes."""
 GPU_MEMORY = ("gpu_allocated", "gpu_reserved", "gpu_peak", "gpu_total", "gpu_retries")
+COUNTS = ("caught_up", "waited", "gc", "gcs", "stalls", "stalled")
+"""The fields of `StepTime` that are added up beside its parts."""
 ALWAYS = ("data", "forward", "wait")
 """Parts that are known of every step once they are known: there are none of the others in most."""
 
@@ -184,10 +186,13 @@ def _together(one: schema.StepTime, other: schema.StepTime
     if any(getattr(one, p) is None and getattr(other, p) is not None for p in ALWAYS):
         one = schema.StepTime(one.step, 0, 0.0)
     parts: dict[str, Any] = {}
-    for name in (*schema.PARTS, "caught_up", "waited"):
+    for name in (*schema.PARTS, *COUNTS):
         known = [v for v in (getattr(one, name), getattr(other, name)) if v is not None]
         parts[name] = sum(known) if known else None
     longest = one if one.n > other.n else other
+    stalled = one if (one.stalls or 0) > (other.stalls or 0) else other
     return schema.StepTime(other.step, one.n + other.n, one.seconds + other.seconds,
                            median=longest.median, workers=other.workers, device=other.device,
+                           exchange=longest.exchange, every=stalled.every,
+                           stalled_in=stalled.stalled_in,
                            **parts)

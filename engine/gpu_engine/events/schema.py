@@ -174,6 +174,21 @@ class StepTime(Event):
     waited: int | None = None
     """On a GPU: in how many of the steps the process waited for it where only the task or the
     script can have asked for that, as `loss.item()` does."""
+    gc: float | None = None
+    """Seconds of full garbage collections, which are in the other parts, too."""
+    gcs: int | None = None
+    """How many of them."""
+    exchange: float | None = None
+    """What `wait` is at most in that tenth of the steps in which it is shortest: this rank then
+    came last, and waited for the exchange of gradients alone."""
+    stalls: int | None = None
+    """How many steps took five times as long as the one in the middle of the event before."""
+    stalled: float | None = None
+    """Seconds that these took beyond that."""
+    every: int | None = None
+    """How many steps there are from one of them to the next, if most times the same number."""
+    stalled_in: str | None = None
+    """The part, or "other", which most of the last one went into."""
 
 
 PARTS = ("data", "copy", "forward", "backward", "wait", "optimizer", "save", "eval")

@@ -27,13 +27,15 @@ import torch
 
 from ..common.files import open_inside
 from ..events import notices, schema
+from ..worker.rank.standing import exchanged
 
 STEPS = 3
 """The first steps, after which there is something to tell."""
 EPOCHS = 3
 """In two, `set_epoch` may have come too late for the second, which is hard to see from here."""
-ALONE = 100
-"""Steps without any exchange after which ranks with a process group train apart."""
+ALONE = 1000
+"""Steps without an exchange of parameters after which ranks with a process group train apart, if
+their training is not over before: local SGD averages every few hundred."""
 FOLDER = "observed"
 """The folder in the run folder in which ranks note what they load."""
 _OTHER_WAYS = ("horovod", "mpi4py", "byteps", "bagua", "deepspeed", "jax", "ray", "hivemind",
@@ -48,8 +50,9 @@ class Findings:
         """`rank`, `world`: as the environment says. `devices`: the labels of those that the process
         was given."""
         self._run, self._rank, self._world, self._devices = run, rank, world, devices
-        self.plain: Callable[[], bool] = lambda: False
-        """Whether all parameters are known to be plain tensors: none is divided among ranks."""
+        self.size: Callable[[], int] = lambda: 0
+        """How many numbers all parameters have that are trained; 0: not known, or they are no
+        plain tensors, as where they are divided among ranks."""
         self._told: set[str] = set()
         self._new: list[schema.Warning] = []
         self._wrapper: weakref.ref[Any] | None = None
@@ -59,15 +62,17 @@ class Findings:
         """Whether there was a process group when training began."""
         self._exchanged: tuple[int, int] | None = None
         """(step, operations of the process group by then) as they were seen first."""
+        self._numbers = 0
+        """How many numbers were exchanged since then, where they are fewer than a model has."""
         self._apart: bool | None = None
         """Whether the ranks train apart from each other; None: not known yet."""
         self._one_device = world == 1 and len(devices) > 1
         self._loader: _Loader | None = None
         """The loader that is iterated over before the first steps."""
 
-    def begins(self, plain: Callable[[], bool]) -> None:
-        """Called when the process begins to train. `plain`: see the field."""
-        self.plain = plain
+    def begins(self, size: Callable[[], int]) -> None:
+        """Called when the process begins to train. `size`: see the field."""
+        self.size = size
         with contextlib.suppress(Exception):
             self._had_group = torch.distributed.is_initialized()
 
@@ -88,6 +93,11 @@ class Findings:
                 self._loader = _Loader(loader, step)
             elif step - before.step < STEPS:
                 before.judged = True  # which of the two it trains with can't be told
+
+    def set_epoch(self, sampler: Any, *_: Any) -> None:
+        """Called when a DistributedSampler is told the epoch."""
+        if self._loader is not None and self._loader.sampled_by() is sampler:
+            self._loader.told_epoch = True  # three trainings of one epoch each begin with the same
 
     def loaded(self, loader: int, batch: Any) -> None:
         """Called with each batch that a DataLoader gives, and the loader's id."""
@@ -137,10 +147,11 @@ class Findings:
                 self._warn(notices.apart(self._world, step, group=False))
         elif losses and self._noted_by_another("trains apart"):
             self._warn(notices.apart(self._world, step - self._exchanged[0], group=True,
-                                     wrapped=self._wrapper is not None))
+                                     wrapped=self._wrapper is not None, numbers=self._numbers))
 
     def _train_apart(self, step: int, over: bool) -> bool | None:
-        """Whether no gradient has ever left this rank; None: not known yet."""
+        """Whether neither gradients nor parameters have ever left this rank; None: not known
+        yet."""
         distributed = torch.distributed
         if any(name in sys.modules for name in _OTHER_WAYS) or not distributed.is_available():
             return False
@@ -149,7 +160,7 @@ class Findings:
         group: Any = distributed.group.WORLD
         # DistributedDataParallel exchanges nothing if only its `module` is called.
         if (self._wrapper is not None and self.ddp() is None) or group is None \
-                or distributed.get_pg_count() != 1 or not self.plain():
+                or distributed.get_pg_count() != 1 or not (size := self.size()):
             return False
         # How many operations it has begun tells ranks that made a group and then train apart, which
         # nothing public does. Where it is gone, this is an error, and nothing is told.
@@ -158,9 +169,14 @@ class Findings:
             self._exchanged = (step, count)
             return None
         began, before = self._exchanged
-        if count != before:
-            return False
-        return True if step - began >= (STEPS if over else ALONE) else None
+        if step - began < (STEPS if over else ALONE):
+            return None
+        if count == before:
+            return True
+        # A metric is exchanged, too. What is smaller than the model can't be its average.
+        sizes = exchanged(before)
+        self._numbers = sum(sizes)
+        return len(sizes) == count - before and self._numbers < size
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -195,7 +211,7 @@ class Findings:
         loader.last = step
         loader.epochs.append(loader.epoch())
         if len(loader.epochs) == EPOCHS and loader.epochs[0] is not None \
-                and len(set(loader.epochs)) == 1:
+                and len(set(loader.epochs)) == 1 and not loader.told_epoch:
             self._warn(notices.same_order(EPOCHS, loader.examples))
 
     def _noted_by_another(self, what: str) -> bool:
@@ -234,7 +250,9 @@ class _Loader:
         self.sampler = type(loader.sampler).__name__
         self.part: tuple[int, ...] = (0, 1)
         """Which part of how many the loader takes, and what else decides which examples it has."""
-        self._sampler = weakref.ref(loader.sampler)
+        self.sampled_by: weakref.ref[Any] = weakref.ref(loader.sampler)
+        self.told_epoch = False
+        """Whether its sampler was told an epoch since its first iteration."""
         self.epochs = [self.epoch()]
         """For each iteration the epoch of a DistributedSampler that shuffles; else None."""
         if isinstance(loader.dataset, data.IterableDataset):
@@ -249,8 +267,8 @@ class _Loader:
 
     def epoch(self) -> int | None:
         """The epoch by which its examples are shuffled now."""
-        sampler = self._sampler()
-        if isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.shuffle:
+        sampler = self.sampled_by()
+        if type(sampler) is torch.utils.data.DistributedSampler and sampler.shuffle:
             return sampler.epoch
         return None
 

@@ -58,6 +58,12 @@ class Gradients:
         """Calls of backward() in the last step."""
         self._epoch = (0, 0)
         """Steps so far, and losses since the last, when a DataLoader's iteration last began."""
+        self._passes = 0
+        """Calls of backward() so far."""
+        self._loads: tuple[int, int | None] = (0, None)
+        """Calls before the DataLoader's iteration that began last, and how many batches it has."""
+        self._each = False
+        """Whether the epoch that has ended had a call for each of its batches, and no other."""
         self._rest = 0
         """How many losses the epoch before the last one has left."""
         self._rest_told = False
@@ -71,6 +77,7 @@ class Gradients:
     def backward_begins(self, losses: int) -> None:
         """Called with how many losses there are since the last step."""
         self._clipped.clear()
+        self._passes += 1
         if losses and (optimizers := self._alive()) and all(map(_clear, optimizers)):
             self._suspected = losses
 
@@ -82,9 +89,13 @@ class Gradients:
                 self._brought, self._left_out = brought, self._suspected
             self._suspected = 0
 
-    def iterated(self, steps: int, losses: int) -> None:
+    def iterated(self, loader: Any, steps: int, losses: int) -> None:
         """Called when a DataLoader begins an epoch, after so many steps, and losses since then."""
-        self._epoch = steps, losses
+        self._epoch, (before, batches) = (steps, losses), self._loads
+        if self._passes > before:  # not one of an evaluation
+            self._each = self._passes - before == batches
+        self._loads = self._passes, None
+        self._loads = self._passes, len(loader.batch_sampler)  # where it has a length
 
     def stepped(self, optimizer: Any = None, steps: int = 0, losses: int = 0
                 ) -> tuple[int, schema.Warning | None]:
@@ -98,7 +109,9 @@ class Gradients:
         before, self._calls = self._calls, losses - count
         # The gradients of the last `count` batches were cleared when an epoch began, though a step
         # has more of them: an accumulation that the epoch's end has cut off. Twice is a habit.
-        if not 0 < count < self._calls == before or self._epoch != (steps, count):
+        # Other calls than one a batch may be meant to be in no step.
+        if not 0 < count < self._calls == before or self._epoch != (steps, count) \
+                or not self._each:
             return count, None
         habit, self._rest = count == self._rest and not self._rest_told, count
         self._rest_told |= habit

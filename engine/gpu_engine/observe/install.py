@@ -207,3 +207,5 @@ def _find(direct: bool) -> None:
     if several:
         modules = import_module("torch.nn.modules.module")
         modules.register_module_module_registration_hook(found.registered)
+        wrap.method(import_module("torch.utils.data").DistributedSampler, "set_epoch",
+                    found.set_epoch)

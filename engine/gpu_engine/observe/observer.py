@@ -27,7 +27,7 @@ from .findings import Findings
 from .gradients import Gradients
 from .identity import Identity
 from .loss import Losses, PendingLoss
-from .optimizers import Optimizer, Optimizers
+from .optimizers import Optimizer, Optimizers, Unchanged
 from .recorder import ScriptRecorder
 from .steps import Step
 
@@ -86,6 +86,7 @@ class Observer:
         self.here = _ThreadState()
         self.optimizers = Optimizers()
         self.gradients = Gradients(self.optimizers.alive)
+        self._unchanged = Unchanged()
         self._by_hand: Optimizer | None = None
         """Under whose number calls of backward() are recorded as steps."""
         self.last_gradient: LastGradient | None = None
@@ -134,7 +135,7 @@ class Observer:
         self.rec, self._rank = rec, who.rank
         rec.findings = self.findings
         if self.findings is not None:
-            self.findings.begins(self.optimizers.plain)
+            self.findings.begins(self.optimizers.size)
         record_writer.current = rec
         rec.begin()
         self._became_rank(self)
@@ -220,6 +221,8 @@ class Observer:
             rec.drop(loss)
             rec.parts.here(parts.STEPPED)
             return
+        if (still := self._unchanged.stepped(optimizer)) is not None:
+            rec.write(still)
         stepped = self.optimizers.stepped(optimizer, loss)
         if stepped is None:
             rec.parts.here(parts.STEPPED)
@@ -247,7 +250,7 @@ class Observer:
     def iterated(self, loader: Any) -> None:
         """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
         batch at all, as the script would end well without a step."""
-        self.gradients.iterated(self.stepped, len(self.losses))
+        self.gradients.iterated(loader, self.stepped, len(self.losses))
         if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
             return
         examples, batch = len(loader.sampler), loader.batch_size
@@ -351,6 +354,8 @@ class Observer:
         rec.close()
         if self.tried:
             rec.phase = "done"
+            if (still := self._unchanged.over()) is not None:
+                rec.write(still)
             rec.write_memory()
             failed |= not isinstance(self._error, (KeyboardInterrupt, type(None)))
             rec.write(schema.End("failed" if failed else None,

@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..events import notices, schema
+
+_STILL, _FEWEST = 200, 20
+"""Steps that have changed nothing: so many, or all of a training of at least the second number. A
+warm-up may begin with a rate of 0."""
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 
@@ -66,11 +71,12 @@ class Optimizers:
             one.stepped = groups
         return Stepped(one, begins)
 
-    def plain(self) -> bool:
-        """Whether some optimizer is known, and the parameters of all are plain tensors."""
+    def size(self) -> int:
+        """How many numbers the parameters of all optimizers have; 0 where one is no plain
+        tensor."""
         found = [p for optimizer in self.alive() for group in optimizer.param_groups
                  for p in group["params"]]
-        return bool(found) and all(type(p) in _PLAIN for p in found)
+        return sum(p.numel() for p in found) if all(type(p) in _PLAIN for p in found) else 0
 
     def alive(self) -> list[Any]:
         """Torch's optimizers that have stepped and still exist."""
@@ -91,3 +97,50 @@ class Optimizers:
             one = Optimizer(len(self._known))
             self._known.append(one)
         return one
+
+
+class Unchanged:
+    """Whether torch's optimizers have changed any parameter so far. They change none by a learning
+    rate of 0, and none that has no gradient. One that does settles it."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._settled = False
+        self._rates = False
+        """Whether any learning rate was not 0."""
+        self._gradients = 0
+        """In how many steps there was a gradient."""
+        self._about = ("", 0)
+        """The optimizer's class, and how many parameters it has."""
+
+    def stepped(self, optimizer: Any) -> schema.Warning | None:
+        """Note a step of an optimizer, whose gradients are still there. Returns what is to be told,
+        once."""
+        if self._settled:
+            return None
+        groups = [(_rate(group.get("lr")), any(p.grad is not None for p in group["params"]))
+                  for group in optimizer.param_groups]
+        self._settled = not type(optimizer).__module__.startswith("torch.optim.") \
+            or any(rate and there for rate, there in groups)
+        self._rates = self._rates or any(rate for rate, _ in groups)
+        self._gradients += any(there for _, there in groups)
+        self._about = type(optimizer).__name__, sum(
+            len(group["params"]) for group in optimizer.param_groups)
+        self._steps += 1
+        return self._judged(_STILL)
+
+    def over(self) -> schema.Warning | None:
+        """The same once no more steps will come."""
+        return self._judged(_FEWEST)
+
+    def _judged(self, fewest: int) -> schema.Warning | None:
+        if self._settled or self._steps < fewest or (self._rates and self._gradients):
+            return None
+        self._settled = True
+        return notices.unchanged(self._steps, *self._about, no_gradient=self._rates)
+
+
+def _rate(rate: Any) -> bool:
+    """Whether a learning rate is not 0, as far as that is known without waiting for a GPU."""
+    return not isinstance(rate, torch.Tensor) or not rate.is_cpu or bool(rate) \
+        if not isinstance(rate, (int, float)) else rate != 0

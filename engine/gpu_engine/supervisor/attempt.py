@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room, stacks
 from gpu_engine.runs.folder import Cause, RankProcess, Run
 from gpu_engine.supervisor import logs, ranks
-from gpu_engine.supervisor.cause import Failure, Given, first_cause
+from gpu_engine.supervisor.cause import Failure, Given, exits_in, first_cause, root_in
 from gpu_engine.supervisor.children import Child, childless, descendants
 from gpu_engine.supervisor.device_record import DeviceRecord
 from gpu_engine.supervisor.ranks import RankState
@@ -25,6 +26,8 @@ from gpu_engine.supervisor.stopping import Stopping
 ALONE = "a rank was stopped by a signal to it alone"
 _OTHER_SIZE = "Received data size doesn't match expected size"
 """Said by gloo (transport/tcp/pair.cc) when it ends a process."""
+_SIZES = re.compile(rf"([1-9]\d*) vs (\d+)\. {_OTHER_SIZE}")
+"""Bytes that it got and that it had asked for, of a part of the whole."""
 LINGER = 30.0
 """Seconds that the other ranks get to complete once the process of one has ended well."""
 
@@ -58,6 +61,8 @@ class Attempt:
     """The exit statuses of processes that have become our children and ended by themselves."""
     devices: DeviceRecord | None = None
     """The record of its devices, which may have a process of its own."""
+    ended_by_us: set[int] = field(default_factory=set)
+    """The pids of what still ran when the processes that were started had ended."""
     left: dict[int, str] = field(default_factory=dict)
     """What a person's own command has left running at its end: pid and program."""
     hang: Cause | None = None
@@ -122,16 +127,16 @@ class Attempt:
         time was up, in words: then it has completed, unless it had to be killed."""
         if self.hang is not None and not stop_asked:
             return "failed", self.hang.line, self.hang
-        failures = [
+        below = self._failed_below(run, plan)
+        failures = below + [
             Failure(rank, child.status or 0, child.ended or time.time(),
                     self.events[rank].view.error, logs.tail(self._log(run, plan, child, rank)),
                     child.role == "launcher", self.after_end(child))
             for child in self.children if not child.killed for rank in child.ranks
-            if child.status != 0 or (is_task and self.too_early(child))
-            or (is_task and self.events[rank].view.error is not None)
+            if (child.status != 0 or (is_task and self.too_early(child))
+                or (is_task and self.events[rank].view.error is not None))
+            and not (below and self.events[rank].view.pid != child.pid)  # it passes that on
         ]
-        if not is_task:
-            failures += ranks.errors_below(self.events, self.children)
         if stop_asked:
             erred = [f for f in failures if f.error is not None and not f.in_wake
                      and f.error.type != "KeyboardInterrupt"]
@@ -166,6 +171,22 @@ class Attempt:
                                            f"{cause.message}")
         return "failed", cause.line if cause is not None else None, cause
 
+    def _failed_below(self, run: Run, plan: LaunchPlan) -> list[Failure]:
+        """How ranks have failed that a launcher or a person's own command has started."""
+        ends: dict[int | None, int] = dict(self.orphans)
+        shared = [self._log(run, plan, child, -1) for child in self.children]
+        log = "".join(map(logs.tail, shared))
+        for pid, status in exits_in(log).items():
+            ends.setdefault(pid, status)
+        failures = ranks.failed_below(
+            self.events, self.children, ends, self.ended_by_us,
+            lambda rank: log if run.log(rank) in shared or not run.log(rank).exists()
+            else logs.tail(run.log(rank)))
+        root, ended = root_in(log), next((c.ended for c in self.children if c.status), None)
+        if root is not None and ended and root[0] not in [f.rank for f in failures]:
+            failures.append(Failure(*root, ended))  # not seen: it was before its first step
+        return failures
+
     def _who_did_not_come(self, failures: Sequence[Failure]) -> str | None:
         """If ranks failed only as a connection broke or time was up: who did not come to the
         collective operation that they were in, or came with another; None if that is not known."""
@@ -175,7 +196,9 @@ class Attempt:
             lines = {v.rank: stacks.raised_at(v.error.traceback or "") for v in views
                      if v.error is not None and v.stands is None}
             return hangs.another_size(views, lines | {
-                f.rank: stacks.crashed_at(f.log_tail) for f in ended if f.error is None})
+                f.rank: stacks.crashed_at(f.log_tail) for f in ended if f.error is None},
+                {f.rank: int(asked) / int(got) for f in ended
+                 for got, asked in _SIZES.findall(f.log_tail)[-1:]})
         if not all(f.in_wake for f in failures):
             return None
         told = hangs.behind(views, min(f.when for f in failures),

@@ -34,14 +34,28 @@ _MISSING = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+
 _NOT_COMPILED = re.compile(r'^  File "[^"\n]*", line \d+\n(?: .*\n)*'
                            r"(?:SyntaxError|IndentationError|TabError): .*\s*\Z", re.MULTILINE)
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
+_WORDS = {"Killed": signal.SIGKILL, "Terminated": signal.SIGTERM, "Aborted": signal.SIGABRT,
+          "Segmentation fault": signal.SIGSEGV, "Bus error": signal.SIGBUS}
+_EXIT = re.compile(
+    r"exitcode\s*: (?P<status>-?\d+)\)?.*\(pid: (?P<pid>\d+)\)"
+    r"|[Pp]rocess (?P<told>\d+) (?:closing|via) signal (?P<closing>SIG\w+)"
+    r"|process \d+ terminated with signal (?P<spawned>SIG\w+)"
+    rf"|^(?:.*: line \d+: +(?P<job>\d+) )?(?P<words>{'|'.join(_WORDS)})\b", re.MULTILINE)
+"""How torchrun and accelerate, torch.multiprocessing and shells say that a process has ended, or
+that they end it."""
+_ROOT = re.compile(r"^Root Cause .*\n(?:.*\n){0,4}? +rank +: (\d+).*\n +exitcode +: (-\d+) ",
+                   re.MULTILINE)
+"""The rank that torchrun saw end first, and the signal that ended it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The failure of one rank's process."""
 
     rank: int
-    status: int
-    """Its exit status, negative if a signal ended it; 0: it ended before training did."""
+    status: int | None
+    """Its exit status, negative if a signal ended it; 0: it ended before training did; None: it has
+    told nothing of its end, nor has what started it."""
     ended: float
     """When it ended, Unix seconds."""
     error: schema.Error | None = None
@@ -61,7 +75,7 @@ class Failure:
     def traceback(self) -> str | None:
         """The traceback in its log that has ended it. Python exits with 1 then; before any other
         status, one that further output follows was caught."""
-        trace = traceback_in(self.log_tail) if self.status > 0 else None
+        trace = traceback_in(self.log_tail) if (self.status or 0) > 0 else None
         caught = trace and self.status != 1 and not self.log_tail.rstrip().endswith(trace.rstrip())
         return None if caught else trace
 
@@ -115,6 +129,8 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
     if not failures:
         return None
     own = [f for f in failures if not f.in_wake] or list(failures)
+    # What started the ranks may have ended those of which nothing is known, after another failed.
+    own = [f for f in own if f.status is not None] or own
     first = min(own, key=lambda f: f.when)
     if first.error is not None:
         kind, message = first.error.type, first.error.message.strip()
@@ -124,8 +140,8 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
         return Cause(message or kind or "failed without a message", first.rank, kind or None,
                      first.error.traceback or None)
     if first.after_end:
-        words = f"{procs.describe_exit(first.status)} after its script had reached its end, so " \
-            "its training was over"
+        words = f"{procs.describe_exit(first.status or 0)} after its script had reached its end, " \
+            "so its training was over"
         if first.status in (-signal.SIGABRT, -signal.SIGSEGV):
             words += ": native code was too late for Python's end, mostly a thread of gloo"
         return Cause(words, first.rank)
@@ -141,23 +157,26 @@ def _first(failures: Sequence[Failure], oom_kills: int | None,
         return Cause(message or last, first.rank, kind, trace)
     words = describe_exit(first.status, oom_kills)
     if first.launcher:
-        was = "was " if first.status < 0 else ""
+        was = "was " if (first.status or 0) < 0 else ""
         return Cause(f"the ranks' launcher {was}{words}", None, None, first.log_tail or None)
     return Cause(words, first.rank, None, first.log_tail or None)
 
 
-def describe_exit(status: int, oom_kills: int | None = None) -> str:
+def describe_exit(status: int | None, oom_kills: int | None = None) -> str:
     """An exit status in words, with its likely reason."""
     if status == 0:
         return "exited with 0 before training ended"
-    if status > 0:
+    if status is not None and status > 0:
         return procs.describe_exit(status)
-    name = procs.signal_name(-status)
+    name = "SIGKILL" if status is None else procs.signal_name(-status)
+    if status is None and not oom_kills:
+        return "ended without an error or an end of its own: killed by a signal, SIGKILL where " \
+            "host memory is full" + ", though the kernel counted no such kill" * (oom_kills == 0)
     if name != "SIGKILL":
         more = {"SIGSEGV": ": a crash in native code",
                 "SIGBUS": f": often a full {disk_room.shared_memory()}",
                 "SIGABRT": ": native code gave up"}.get(name, "")
-        return procs.describe_exit(status) + more
+        return procs.describe_exit(status or 0) + more
     if oom_kills:
         return "killed by SIGKILL: out of host memory (the kernel counted it)"
     if oom_kills == 0:
@@ -178,6 +197,26 @@ def traceback_in(text: str) -> str | None:
     return "\n".join(lines[:end])
 
 
+def exits_in(log: str) -> dict[int | None, int]:
+    """How processes have ended, by what those that started them say in their log: the exit status
+    by pid, as it is said first; under None that of one without a pid."""
+    told: dict[int | None, int] = {}
+    for match in _EXIT.finditer(log):
+        said = match.groupdict()
+        pid = said["pid"] or said["told"] or said["job"]
+        name = said["closing"] or said["spawned"]
+        number = _WORDS[said["words"]] if said["words"] else name and getattr(signal, name, None)
+        if said["status"] or number:
+            told.setdefault(int(pid) if pid else None, int(said["status"] or -number))
+    return told
+
+
+def root_in(log: str) -> tuple[int, int] | None:
+    """(rank, exit status) of what torchrun says that a signal has ended first."""
+    root = _ROOT.search(log)
+    return None if root is None else (int(root[1]), int(root[2]))
+
+
 # --- out of memory -------------------------------------------------------------------------------
 
 def oom_kills(root: Path = Path("/")) -> int | None:
@@ -186,8 +225,11 @@ def oom_kills(root: Path = Path("/")) -> int | None:
     places = [root / "proc/vmstat"]
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                places.insert(0, root / f"sys/fs/cgroup{line[3:]}/memory.events")
+            _, names, path = line.split(":", 2)
+            if not names:
+                places.insert(0, root / f"sys/fs/cgroup{path}/memory.events")
+            elif names == "memory":  # cgroups of version 1
+                places.insert(0, root / f"sys/fs/cgroup/memory{path}/memory.oom_control")
     for place in places:
         with contextlib.suppress(OSError):
             for line in place.read_text().splitlines():

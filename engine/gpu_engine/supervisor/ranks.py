@@ -8,8 +8,9 @@ show which rank failed first.
 from __future__ import annotations
 
 import logging
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_engine.common import floors
@@ -147,13 +148,35 @@ def notices_of(events: Mapping[int, RankState], *, losses: bool, completed: bool
 
 # --- the ranks of a person's own command ---------------------------------------------------------
 
-def errors_below(events: Mapping[int, RankState], children: Sequence[Child]) -> list[Failure]:
-    """The uncaught exceptions of ranks that are not in the plan, if the process that started them
-    failed."""
+def failed_below(events: Mapping[int, RankState], children: Sequence[Child],
+                 told: Mapping[int | None, int], ended_by_us: Collection[int],
+                 log_of: Callable[[int], str]) -> list[Failure]:
+    """How ranks have failed that something else of the run has started, if that has failed, too.
+    One that began, and wrote neither an error nor an end, was killed. `told`: exit statuses by pid,
+    as far as they are known, and under None that of one process without a pid. `ended_by_us`: the
+    pids of those that still ran when the command had ended. `log_of` gives the end of the log in
+    which a rank has written."""
     bad = [c for c in children if c.status != 0 and not c.killed]
-    planned = {r for c in children for r in c.ranks}
-    return [Failure(rank, bad[0].status or 1, bad[0].ended or time.time(), seen.view.error)
-            for rank, seen in events.items() if bad and seen.view.error and rank not in planned]
+    ours = {c.pid for c in children}
+    below = [s for s in events.values() if bad and s.begun and s.view.pid not in ours]
+    silent = [s for s in below if s.view.error is None and not s.view.ended
+              and s.view.pid not in told and s.view.pid not in ended_by_us]
+    failures = []
+    for seen in below:
+        view = seen.view
+        status = told.get(view.pid, told.get(None) if silent == [seen] else None)
+        if view.error is not None:
+            status = 1
+        elif view.ended:  # it may have said with what
+            status = view.exit if status is None or status < 0 else status
+        elif seen not in silent and status is None:
+            continue
+        if status != 0 and not (view.ended and status is None):
+            # Native code says there why it ends a process; who is killed says nothing.
+            crashed = (status or 0) < 0 and -(status or 0) not in (signal.SIGKILL, signal.SIGTERM)
+            failures.append(Failure(seen.rank, status, view.beat or bad[0].ended or time.time(),
+                                    view.error, log_of(seen.rank) if crashed else ""))
+    return failures
 
 
 def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Child],

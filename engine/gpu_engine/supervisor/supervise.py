@@ -208,6 +208,7 @@ class Supervisor:
                     f"{named(attempt.left)}"))
         devices.close()
         reap(attempt.children, attempt.orphans)  # what has ended by itself, before others are ended
+        attempt.ended_by_us = set(attempt.below())
         left = kill_tree(attempt.children, attempt.orphans)
         if left:
             log.error("could not end: %s", left)

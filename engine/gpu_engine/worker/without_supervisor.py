@@ -32,6 +32,8 @@ from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import expanded, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.devices.records import Device, Inventory
+from gpu_engine.events import schema
+from gpu_engine.events.reader import backwards
 from gpu_engine.plan import build
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
@@ -44,7 +46,7 @@ from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
-from gpu_engine.supervisor.cause import of_events
+from gpu_engine.supervisor.cause import Failure, of_events
 from gpu_engine.worker.rank.group import Group, join
 from gpu_engine.worker.rank.job import Identity, Job, from_plan, identify
 
@@ -87,17 +89,21 @@ class RankWithoutSupervisor:
     def _folder(self) -> tuple[Path, int]:
         """(run folder, number of this attempt), agreed on by all ranks. A machine that does not
         share rank 0's disk has a folder of the same name."""
-        found = self.group.gather(json.dumps(asdict(self._plan.ranks[0])).encode())
+        pid = os.getpid()
+        found = [json.loads(f) for f in self.group.gather(json.dumps(
+            [asdict(self._plan.ranks[0]), pid, procs.start_ticks(pid)]).encode()) or ()]
         answer: dict[str, Any] = {}
         if self._who.rank == 0:
             try:
-                answer = self._open([json.loads(f) for f in found])
+                answer = self._open([plan for plan, *_ in found])
             except UserError as err:
                 answer = {"problem": str(err)}
         answer = json.loads(self.group.broadcast(json.dumps(answer)))
         if "problem" in answer:
             self.group.close()  # rank 0 holds what the others still read
             raise UserError(answer["problem"])
+        self._beside = {plan["rank"]: (pid, ticks) for plan, pid, ticks in found
+                        if plan["node"] == self._who.node}
         path = Path(answer["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
             path = self._named or runs.require_folder(paths.runs_folder()) / path.name
@@ -149,15 +155,26 @@ class RankWithoutSupervisor:
         if self._run is not None and self._state is not None:
             now = time.time()
             *before, last = self._state.attempts
+            cause = of_events(self._run, self._killed(self._run, last)) \
+                if outcome == "failed" else None
+            reason = self._state.reason if cause is None else cause.line
+            last = replace(last, ended=now, outcome=outcome, reason=cause and cause.line)
             state = replace(self._state, state=cast(runs.StateName, outcome), ended=now,
-                            exit_code=runs.EXIT_CODES[outcome],
-                            attempts=(*before, replace(last, ended=now, outcome=outcome)))
-            if outcome == "failed" and (cause := of_events(self._run)) is not None:
-                state = replace(state, reason=cause.line, cause=cause)
+                            exit_code=runs.EXIT_CODES[outcome], attempts=(*before, last),
+                            reason=reason, cause=cause)
             self._run.write_state(state)
         if trained and outcome != "failed":
             with contextlib.suppress(UserError):  # it is gone
                 self.group.broadcast("")
+
+
+    def _killed(self, run: runs.Run, attempt: runs.AttemptRecord) -> list[Failure]:
+        """The ranks of this machine that are gone, and have recorded no end. What connections tell
+        of them is no cause."""
+        return [Failure(rank, None, time.time()) for rank, process in self._beside.items()
+                if not procs.alive(*process) and getattr(next(
+                    backwards(run.events(rank), schema.End, within=1 << 12), None), "t", 0.0)
+                < attempt.started]
 
 
 # --- its run folder: a new one, or the old one when the ranks are started once more ---------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -51,7 +53,36 @@ def test_after_the_last_gradient_a_pass_waits_for_others(clock):
     step = (("data", 1), ("forward", 1), ("backward", 2), (READY, 4), (READY, 8), ("optimizer", 1),
             (STEP, 0))
     event = told(StepParts(), clock, *step, times=3)
-    assert (event.backward, event.wait) == (18, 24)
+    assert (event.backward, event.wait, event.exchange) == (18, 24, 8)
+
+
+def test_the_exchange_is_what_is_waited_where_nobody_else_is_late(clock):
+    steps = [(("forward", 1), ("backward", 2), (READY, late), ("optimizer", 1), (STEP, 0))
+             for late in (4, 9, 4, 9)]
+    event = told(StepParts(), clock, *sum(steps, ()))
+    assert (event.wait, event.exchange) == (26, 4)
+
+
+def test_steps_that_take_much_longer_are_told_with_their_distance(clock):
+    parts, usual = StepParts(), (("forward", 0.01), ("optimizer", 0.01), (STEP, 0))
+    assert told(parts, clock, *usual, times=10).stalls is None
+    event = told(parts, clock, *usual * 4, ("forward", 0.01), ("optimizer", 0.01), (STEP, 2),
+                 times=3)
+    assert (event.stalls, event.every, event.stalled_in) == (2, 5, "other")
+    assert event.stalled == pytest.approx(4)
+
+
+def test_full_garbage_collections_are_counted():
+    parts = StepParts()
+    for _ in range(2):
+        parts.mark(STEP)
+        parts.event(1, over=True)
+    gc.collect()
+    parts.mark(STEP)
+    event = parts.event(2, over=True)
+    assert event is not None
+    assert event.gcs
+    assert event.gc
 
 
 def test_if_that_is_not_seen_of_each_pass_it_is_not_known(clock):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from gpu_engine.common import cgroups
 from gpu_engine.devices import host
 from gpu_engine.devices.backends.registry import Backend, Reader
 from gpu_engine.devices.records import Device, Inventory, Sample
@@ -34,7 +35,7 @@ class Cpu(Backend):
         with contextlib.suppress(OSError):
             cores = sorted(os.sched_getaffinity(0))
         _, memory = host.memory()
-        return replace(self.nothing(environ), devices=slots(cores, memory, host.cgroup_cpus()))
+        return replace(self.nothing(environ), devices=slots(cores, memory, cgroups.cpus()))
 
     def open(self, devices: Sequence[Device]) -> Sequence[Reader]:
         return [CpuReader(devices)]

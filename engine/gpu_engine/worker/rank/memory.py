@@ -13,13 +13,13 @@ import pickle
 import re
 import sys
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ...common import files, procs, units
-from ...events import schema
+from ...common import cgroups, files, procs, units
+from ...events import notices, schema
 from ...events.paths import SNAPSHOT, TRACES
 from . import torch_private
 from .standing import own_line
@@ -52,6 +52,42 @@ def in_use(gpus: Sequence[int | torch.device]) -> schema.Memory:
         # Asked once of the driver, then kept by torch.
         gpu_total=tuple(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus),
         gpu_retries=retries if any(retries) else ())
+
+
+_LOOKS = 6
+"""Looks at the memory, one a second, in each of which it has grown."""
+_GROWN = 256 << 20
+"""Bytes that it has grown by then, at least."""
+_LEFT, _SOON = 0.15, 60.0
+"""The share of the machine's memory that is left at most, and for how many seconds it lasts."""
+
+
+class Filling:
+    """Whether this process is about to fill the host's memory. Pages that the kernel can drop, as
+    those of a file that is mapped, are not counted."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
+        self._told = False
+
+    def look(self, now: float) -> schema.Warning | None:
+        """What is to be told, once. Call it once a second."""
+        own = _of_status("RssAnon")
+        if self._told or own is None:
+            return None
+        if self._seen and own <= self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, own))
+        (began, before), seconds = self._seen[0], now - self._seen[0][0]
+        if len(self._seen) < _LOOKS or own - before < _GROWN:
+            return None
+        used, total = cgroups.memory()
+        left = None if used is None or total is None else total - used
+        if left is None or left > _LEFT * (total or 0) \
+                or left * seconds > _SOON * (own - before):
+            return None
+        self._told = True
+        return notices.memory_fills(own - before, now - began, left)
 
 
 class ErrorMemory(TypedDict, total=False):

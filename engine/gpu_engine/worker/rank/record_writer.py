@@ -60,6 +60,7 @@ class RecordWriter:
         self._last_fault = ""
         self._told: set[str] = set()
         self._still = StandingStill()
+        self._filling = memory.Filling()
         self._path = path
         self.tracer = Tracer(path)
         """Traces steps on request."""
@@ -182,6 +183,9 @@ class RecordWriter:
         stands = self._still.event(self.step_now, phase, self.parts)
         if stands is not None:
             self._file.write(encode(stands))
+        filling = self._filling.look(time.monotonic())
+        if filling is not None:
+            self._file.write(encode(filling))
 
     # --- what a subclass says -------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import faulthandler
 import fcntl
 import functools
 import linecache
+import math
 import os
 import re
 import signal
@@ -254,6 +255,14 @@ def collectives() -> dict[int, schema.Collective]:
         found += map(_collective, dump.get("entries", ())[-_RECENT:])
     found.sort(key=lambda one: one.began)
     return dict(enumerate(found[-_RECENT:]))
+
+
+def exchanged(after: int) -> list[int]:
+    """How many numbers each collective operation of this rank had, as far as torch has recorded
+    them, but for the first `after` ones."""
+    return [sum(map(math.prod, entry.get("input_sizes") or ()))
+            for dump in torch_private.recorded_collectives() for entry in dump.get("entries", ())
+            if not entry.get("is_p2p") and int(entry.get("collective_seq_id") or 0) > after]
 
 
 def _collective(entry: dict[str, Any]) -> schema.Collective:

@@ -11,11 +11,12 @@ device's between two of them. The events are asked whether they are over, never 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...events import schema
@@ -39,6 +40,8 @@ _ASIDE = ("save", "eval")
 """Parts that do not count in the time of a single step."""
 _SURE = 4
 """As many passes must end with the same gradient."""
+_STALL, _AT_LEAST = 5.0, 0.02
+"""A step that takes so many times as long as most, and so many seconds longer, stalls."""
 _WAITED = 0.5
 """Most of the process's time between two marks that the GPU needs between them, if the process has
 waited there for all that came before."""
@@ -80,9 +83,20 @@ class StepParts:
         self._began: float | None = None
         """When the first mark was added up."""
         self._due = 0.0
+        self._garbage: _Garbage | None = None
+        self._usual: float | None = None
+        """Seconds of the step in the middle of the last event."""
+        self._count = self._stalled_at = 0
+        """Steps so far, and how many before the last one that has stalled."""
+        self._now: dict[str, float] = {}
+        """What the current step's time went into so far."""
+        self._stalled_in: str | None = None
         self._clear()
 
     def _clear(self) -> None:
+        self._exchanges: list[float] = []
+        self._gaps: list[int] = []
+        self._stalls, self._stalled = 0, 0.0
         self._sums: dict[str, float] = {}
         self._n = self._passes = self._ready = self._caught_up = self._waited = 0
         self._durations: list[float] = []
@@ -109,16 +123,20 @@ class StepParts:
             if self._at is None:
                 return None
             self._began, self._due = now, now + _EVERY
+            self._garbage = _Garbage()
         if not (over or now >= self._due) or not (self._n or self._sums.keys() - {"other"}):
             return None
         self._due = now + min(max(_EVERY, (now - self._began) / _GROWTH), _SELDOM)
         if self._device is None:
             self._device = _DeviceClock.of_process()
         sums, n, durations = self._sums, self._n, sorted(self._durations)
+        median = round(durations[len(durations) // 2], 7) if durations else None
         seconds = sum(sums.values())
         tail = sums.pop(READY, 0.0)
+        exchange = None
         if self._ready and self._ready == self._passes:
             sums["wait"] = sums.get("wait", 0.0) + tail
+            exchange = round(sorted(self._exchanges)[n // 10], 6) if n else None
         else:  # of some passes it is not seen what was waiting
             sums["backward"] = sums.get("backward", 0.0) + tail
             sums.pop("wait", None)
@@ -126,12 +144,26 @@ class StepParts:
                 if name in sums or name in self._known}
         on_device = self._event is not None
         event = schema.StepTime(
-            step, n, round(seconds, 5), median=round(durations[len(durations) // 2], 7)
-            if durations else None, device=1 if on_device else None, workers=self.workers,
-            caught_up=self._caught_up if on_device else None,
-            waited=self._waited if on_device else None, **told)
+            step, n, round(seconds, 5), median=median, device=1 if on_device else None,
+            workers=self.workers, caught_up=self._caught_up if on_device else None,
+            waited=self._waited if on_device else None, exchange=exchange, **told, **self._odd())
+        self._usual = median or self._usual
         self._clear()
         return event
+
+    def _odd(self) -> dict[str, Any]:
+        """The fields of an event about garbage and about steps that have stalled, where there were
+        any."""
+        told: dict[str, Any] = {}
+        if self._garbage is not None and self._garbage.count:
+            told = {"gc": round(self._garbage.seconds, 5), "gcs": self._garbage.count}
+            self._garbage.clear()
+        if self._stalls:
+            every = max(set(self._gaps), key=self._gaps.count, default=0)
+            told |= {"stalls": self._stalls, "stalled": round(self._stalled, 5),
+                     "every": every if 2 * self._gaps.count(every) > len(self._gaps) else None,
+                     "stalled_in": self._stalled_in}
+        return told
 
     def _add_up(self) -> None:
         marks = self._marks
@@ -183,9 +215,26 @@ class StepParts:
         self._caught_up += not self._behind
         self._waited += self._waits
         self._behind = self._waits = False
+        self._count += 1
+        self._exchanges.append(self._now.get(READY, 0.0))
         if self._stepped is not None and len(self._durations) < _MOST:
-            self._durations.append(max(at - self._stepped - self._aside, 0.0))
+            took = max(at - self._stepped - self._aside, 0.0)
+            self._durations.append(took)
+            if self._usual is not None and took >= max(_STALL * self._usual,
+                                                       self._usual + _AT_LEAST):
+                self._stall(took - self._usual)
         self._stepped, self._aside = at, 0.0
+        self._now.clear()
+
+    def _stall(self, longer: float) -> None:
+        if self._stalled_at:
+            self._gaps.append(self._count - self._stalled_at)
+        self._stalled_at = self._count
+        self._stalls += 1
+        self._stalled += longer
+        own = {part: gap for part, gap in self._now.items() if part not in _ASIDE}
+        part = max(own, key=lambda name: own[name], default="other")
+        self._stalled_in = "wait" if part == READY else part
 
     def _begin_anew(self, kind: str) -> None:
         """Go on from a mark before which nothing is known."""
@@ -201,8 +250,30 @@ class StepParts:
 
     def _add(self, part: str, gap: float) -> None:
         self._sums[part] = self._sums.get(part, 0.0) + gap
+        self._now[part] = self._now.get(part, 0.0) + gap
         if part in _ASIDE:
             self._aside += gap
+
+
+class _Garbage:
+    """Counts full garbage collections, in whichever thread: all others stand still meanwhile."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self.clear()
+        gc.callbacks.append(self._called)
+
+    def clear(self) -> None:
+        self.seconds, self.count = 0.0, 0
+
+    def _called(self, phase: str, info: Mapping[str, int]) -> None:
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.seconds += time.perf_counter() - self._began
+            self.count += 1
 
 
 class _DeviceClock:
