@@ -42,6 +42,7 @@ class ScriptRecorder(RecordWriter):
     script that counts its threads finds only its own, and it prints nothing to the script's
     stderr."""
 
+    parts: ScriptParts
     patience = 5.0
     """Seconds for which a script waits at its end, or with an error, for a write that hangs."""
 

@@ -26,7 +26,6 @@ from .tracer import Tracer
 if TYPE_CHECKING:
     import torch
 
-    from .step_parts import StepParts
 
 current: Any = None
 """The recorder of this process, where `gpu_engine.log` finds it; None if the process is not a rank,
@@ -42,7 +41,8 @@ class RecordWriter:
     is to record, with the three methods at the end; they are called while the record is locked, in
     whichever thread calls `tick`, `write` or `flush`."""
 
-    parts: StepParts
+    parts: Any
+    """The `StepParts` of the subclass."""
     patience = -1.0
     """Seconds for which a call waits while another thread holds the record; -1: no limit."""
 

@@ -57,6 +57,8 @@ class Progress:
 class Recorder(RecordWriter):
     """Records one rank. The loop sets the public attributes as it goes."""
 
+    parts: StepParts
+
     def __init__(self, path: Path, *, echo: bool = False) -> None:
         """Append to `path`. `echo`: also print a line of progress now and then. Raises OSError."""
         super().__init__(path, _complain)
