@@ -65,7 +65,7 @@ def fetch(run: Run) -> None:
             news.clear()
         link.give_up()
         link.join()
-    with _alone(run.path):
+    with suppress(OSError), _alone(run.path):
         for link in links:
             if link.over and not link.refused:
                 parts.write(run.path, replace(link.part, behind=False, problem=None, since=None))
