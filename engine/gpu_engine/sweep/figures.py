@@ -58,8 +58,8 @@ class By:
         return ("max:" if self.largest else "") + self.name
 
     def best(self, values: Mapping[str, Extent]) -> float | None:
-        """The best one of a run; None if it has none, or is NaN or infinite by now: then it is lost,
-        however good it has been."""
+        """The best one of a run; None if it has none, or is NaN or infinite by now: it is lost
+        then, however good it has been."""
         extent = values.get(self.name)
         if extent is None or extent.last is None or not math.isfinite(extent.last):
             return None
