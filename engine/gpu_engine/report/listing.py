@@ -55,8 +55,8 @@ def _key(row: Row, by: str, now: float) -> float | str | None:
         loss = last_loss(figures)
         return loss if loss is not None and math.isfinite(loss) else None
     if by == "best":
-        by, value = best(one, figures)
-        return -value if value is not None and by.largest else value
+        compared, value = best(one, figures)
+        return -value if value is not None and compared.largest else value
     if by in ("steps", "took"):
         most = figures.steps if by == "steps" else one.state.took(now)
         return None if most is None else -most

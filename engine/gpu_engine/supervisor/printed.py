@@ -94,8 +94,7 @@ def in_line(line: str) -> tuple[dict[str, float], dict[str, str]]:
     `name=1.5`; and of names whose number is not certain, why."""
     values, doubts = dict[str, float](), dict[str, str]()
     for name, text in _pairs(line):
-        value = text if isinstance(text, float) else number(
-            text, grouped=_POINT.search(line) is not None)
+        value = number(text, grouped=_POINT.search(line) is not None)
         if value is None:
             if not re.fullmatch(r"[\d.]*", text):  # else a version, or an address
                 doubts[name] = f"{text} {_UNCERTAIN}"
@@ -104,16 +103,17 @@ def in_line(line: str) -> tuple[dict[str, float], dict[str, str]]:
     return {name: value for name, value in values.items() if name not in doubts}, doubts
 
 
-def _pairs(line: str) -> Iterator[tuple[str, str | float]]:
+def _pairs(line: str) -> Iterator[tuple[str, str]]:
     """The names in a line, and what may be the number of each."""
     if line.lstrip().startswith("{"):
         try:
-            told = json.loads(line, parse_int=str, parse_float=str, object_pairs_hook=tuple)
+            told = json.loads(line, parse_int=str, parse_float=str, parse_constant=str,
+                              object_pairs_hook=tuple)
         except (ValueError, RecursionError):
             pass
         else:
-            yield from ((name, value) for name, value in told if isinstance(value, float)
-                        or (isinstance(value, str) and re.fullmatch(_TOKEN, value, re.IGNORECASE)))
+            yield from ((name, value) for name, value in told
+                        if isinstance(value, str) and re.fullmatch(_TOKEN, value, re.IGNORECASE))
             return
     for pair in _PAIR.finditer(line):
         which, name, blank, _, text = pair.groups()
@@ -193,7 +193,7 @@ class Printed:
             text = without_sequences(line[:_LINE].decode(errors="replace"))
             if values := self._values(text):
                 own = self._own_step(text, values)
-                events.append(Metric(step if own is None else own, values))
+                events.append(Metric(step if own is None else own, {**values}))
         wrong = [f"{name}: {why}" for name, why in list(self._wrong.items())[known:]]
         return [*_fewer(events), *([notices.not_read(wrong)] if wrong else [])]
 

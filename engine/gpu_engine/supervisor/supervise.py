@@ -307,7 +307,7 @@ class Supervisor:
             steps += [] if self.first_said is None else [self.first_said]
             begun = self.state.began if self.plan.spec.run.limit_from == "start" \
                 else min(steps, default=None)
-            share = (self.compare and self.compare.next) or 1.0
+            share = (self.compare.next if self.compare is not None else None) or 1.0
             if begun is None and not self.is_task \
                     and not (self.run.path / ranks.WITH_TORCH).exists() \
                     and time.time() >= self.state.began + self.limit * share:

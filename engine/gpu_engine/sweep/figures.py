@@ -58,9 +58,12 @@ class By:
         return ("max:" if self.largest else "") + self.name
 
     def best(self, values: Mapping[str, Extent]) -> float | None:
-        """The best one of a run; None if it has none that is finite."""
+        """The best one of a run; None if it has none, or is NaN or infinite by now: it is lost
+        then, however good it has been."""
         extent = values.get(self.name)
-        return None if extent is None else extent.greatest if self.largest else extent.least
+        if extent is None or extent.last is None or not math.isfinite(extent.last):
+            return None
+        return extent.greatest if self.largest else extent.least
 
 
 def compared_by(asked: str | None, names: Container[str]) -> By:

@@ -108,8 +108,7 @@ class Rungs:
         last = values[by.name].last if by.name in values else None
         if self.factor is None and last is None:
             return None  # it has no value yet, which is no worse than another's
-        # One that is NaN now is lost, however good it has been.
-        best = by.best(values) if last is not None and math.isfinite(last) else None
+        best = by.best(values)
         rung = Rung(share, now, step, best, state.attempt)
         if self.factor is not None:
             many = self.member.of // self.factor ** (self.shares.index(share) + 1)

@@ -53,7 +53,7 @@ class One:
         return _KIND.get(self.state, FAILED)
 
     def best(self, by: By) -> float | None:
-        """Its best value; None if it has none that is finite."""
+        """Its best value; None if it has none, or its last one is not finite."""
         return by.best(self.extents)
 
     def last(self, by: By) -> float | None:
