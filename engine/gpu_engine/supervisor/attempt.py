@@ -173,7 +173,7 @@ class Attempt:
 
     def _failed_below(self, run: Run, plan: LaunchPlan) -> list[Failure]:
         """How ranks have failed that a launcher or a person's own command has started."""
-        ends: dict[int | None, int] = dict(self.orphans)
+        ends: dict[int | None, int] = {**self.orphans}
         shared = [self._log(run, plan, child, -1) for child in self.children]
         log = "".join(map(logs.tail, shared))
         for pid, status in exits_in(log).items():

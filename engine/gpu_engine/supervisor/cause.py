@@ -205,9 +205,9 @@ def exits_in(log: str) -> dict[int | None, int]:
         said = match.groupdict()
         pid = said["pid"] or said["told"] or said["job"]
         name = said["closing"] or said["spawned"]
-        number = _WORDS[said["words"]] if said["words"] else name and getattr(signal, name, None)
+        number = _WORDS[said["words"]] if said["words"] else getattr(signal, name or "", 0)
         if said["status"] or number:
-            told.setdefault(int(pid) if pid else None, int(said["status"] or -number))
+            told.setdefault(int(pid) if pid else None, int(said["status"] or -int(number)))
     return told
 
 
