@@ -1,5 +1,5 @@
 """Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, transformers.
-Fabric and accelerate log through these.
+Fabric and accelerate log through these. And notes by what a pipeline of torch's divides gradients.
 
 We import none of these libraries. Once the script has imported one, its methods are wrapped; what
 they do, return and raise does not change. Only numbers are recorded.
@@ -34,16 +34,17 @@ def _mapping(*args: Any, **kwargs: Any) -> Any:
 
 
 _WRITER = (("SummaryWriter", "add_scalar", _scalar), ("SummaryWriter", "add_scalars", _scalars))
-_WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
+_WHERE: dict[str, tuple[tuple[str, str, Read | None], ...]] = {
     "torch.utils.tensorboard.writer": _WRITER,
     "tensorboardX.writer": _WRITER,
     "wandb.sdk.wandb_run": (("Run", "log", _mapping),),
     "lightning.pytorch.trainer.connectors.logger_connector.logger_connector":
         (("_LoggerConnector", "log_metrics", _mapping),),
     "transformers.trainer_callback": (("CallbackHandler", "on_log", _mapping),),
+    "torch.distributed.pipelining.stage": (("_PipelineStageBase", "scale_grads", None),),
 }
 """For each module: its classes, their methods, and a function that takes a method's arguments and
-returns the logged values among them."""
+returns the logged values among them; None where it logs none, but divides gradients."""
 _NAMES = 300
 """The most names of values that are recorded for one process."""
 
@@ -86,7 +87,11 @@ def _wrap(observer: Observer, module: Any) -> None:
             setattr(cls, method, _around(observer, vars(cls)[method], read))
 
 
-def _around(observer: Observer, method: Any, read: Read) -> Any:
+def _around(observer: Observer, method: Any, read: Read | None) -> Any:
+    if read is None:
+        return wrap.around(method, None, lambda _, __, stage, grad_scale_factor:
+                           stage.is_last and observer.losses.averaged(grad_scale_factor))
+
     def before(_: Any, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         if observer.rec is None:
             return None
