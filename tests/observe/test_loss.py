@@ -59,6 +59,17 @@ def test_a_loss_without_a_number_is_unknown_and_not_zero():
     assert losses.take() is None
 
 
+def test_a_rank_that_has_a_part_of_the_loss_is_shown_as_a_whole(ring):
+    losses = Losses()
+    losses.weight = 2.0  # FSDP adds up what two ranks have
+    losses.add(torch.tensor(1.5), None)
+    assert losses.take() == 3.0
+    assert PendingLoss(ring, [Coming((ring.put(torch.tensor(1.5)),))], 2.0).take() == 3.0
+    losses.weight = None
+    losses.add(torch.tensor(1.5), None)
+    assert losses.take() is None
+
+
 def test_a_scaled_loss_is_traced_to_the_unscaled_one():
     losses, scale = Losses(), torch.tensor(1024.0)
     loss = torch.tensor(0.1)

@@ -36,10 +36,11 @@ class Coming(NamedTuple):
 class PendingLoss:
     """A sum of losses, some of which are still on their way from the GPU."""
 
-    __slots__ = ("_known", "_parts", "_ring")
+    __slots__ = ("_parts", "_ring", "_weight")
 
-    def __init__(self, ring: Ring, parts: list[Any], known: bool = True) -> None:
-        self._ring, self._parts, self._known = ring, parts, known
+    def __init__(self, ring: Ring, parts: list[Any], weight: float | None = 1.0) -> None:
+        """`weight`: by what the sum is multiplied; None: it is not known."""
+        self._ring, self._parts, self._weight = ring, parts, weight
 
     @property
     def arrived(self) -> bool:
@@ -58,7 +59,7 @@ class PendingLoss:
                     total += (value / divisor[0] if divisor else value) * part.share
             else:
                 total += part
-        return total if self._known else None
+        return None if self._weight is None else total * self._weight
 
 
 def has_arrived(value: Any) -> bool:
@@ -82,6 +83,9 @@ class Losses:
         """For each of them when it was made, see `made_at`."""
         self._averaged = 0
         """How many of them are not a pipeline's, or are divided by its microbatches by now."""
+        self.weight: float | None = 1.0
+        """By what a rank's sum is multiplied, so that the mean over the ranks is the loss whose
+        gradient they step on; None: not known."""
         self.unscaled = True
         """Whether no GradScaler has scaled a loss so far."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
@@ -165,7 +169,7 @@ class Losses:
         If it is a PendingLoss, its value must be taken as well, to free the slots."""
         parts, self._averaged = self.parts, 0
         self._made.clear()
-        if len(parts) == 1 and self.unscaled and type(parts[0]) is float:
+        if len(parts) == 1 and self.unscaled and type(parts[0]) is float and self.weight == 1.0:
             return parts.pop()
         self.parts = []
         self._scaled.clear()
@@ -180,10 +184,10 @@ class Losses:
         return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]
 
     def _sum(self, parts: list[Any]) -> float | PendingLoss | None:
-        known = None not in parts
+        weight = None if None in parts else self.weight
         if self._ring is not None and any(isinstance(p, Coming) for p in parts):
-            return PendingLoss(self._ring, [p for p in parts if p is not None], known)
-        return sum(parts) if known and parts else None
+            return PendingLoss(self._ring, [p for p in parts if p is not None], weight)
+        return sum(parts) * weight if parts and weight is not None else None
 
     def read(self, value: torch.Tensor) -> float | PendingLoss | None:
         """A tensor of one element as a number that is known now or later; None if unknown."""
