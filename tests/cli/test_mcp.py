@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.cli import mcp as ours
+from gpu_engine.interpreters import choose
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
@@ -182,7 +183,7 @@ def test_without_the_library_and_with_wrong_options(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp_types", None)
     done = called("mcp")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'gpu-panel[mcp]'" in done.stderr
+    assert f"type {choose.extra('mcp>=2')}" in done.stderr
 
 
 LONG = {"a": "x" * 90_000, "é": "é" * 30_000}

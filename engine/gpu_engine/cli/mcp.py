@@ -396,9 +396,11 @@ def _serve(rights: Rights) -> None:
         from mcp.server.lowlevel import Server
         from mcp.server.stdio import stdio_server
     except ImportError:
+        from gpu_engine.interpreters import choose
+
+        cure = choose.extra("mcp>=2")
         raise UserError("the Model Context Protocol's library is missing, or older than 2.0: type "
-                        "pip install 'gpu-panel[mcp]'", "mcp", None,
-                        "pip install 'gpu-panel[mcp]'") from None
+                        f"{cure}", "mcp", None, cure) from None
 
     one = anyio.CapacityLimiter(1)  # what is printed is caught, which only one call can do at once
 

@@ -230,9 +230,7 @@ def said(command: Sequence[str]) -> Said:
         option = launcher[1], name.replace("_", "-")
         if option[1] in ("--nproc-per-node", "--num-processes") and value.isdecimal():
             ranks = written, int(value)
-        elif option == ("accelerate", "--gpu-ids") and value != "all":
-            listed.append((_LISTS[0], written, value))
-        elif option == ("yolo", "device") and eq:  # `yolo train device=2,3`
+        elif value != "all" and option in (("accelerate", "--gpu-ids"), ("yolo", "device")):
             listed.append((_LISTS[0], written, value))
         # deepspeed takes CUDA_VISIBLE_DEVICES away for these (deepspeed/launcher/runner.py).
         elif option == ("deepspeed", "--include"):
