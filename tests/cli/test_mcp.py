@@ -56,7 +56,7 @@ async def test_it_may_look_and_nothing_else(home):
     async with agent() as tool:
         listed = {t.name: t for t in (await tool.client.list_tools()).tools}
         assert set(listed) == {"devices", "plan", "run", "queue", "sweep", "runs", "show", "curve",
-                               "logs", "compare", "stop", "diagnose"}
+                               "logs", "compare", "note", "code", "stop", "diagnose"}
         assert not listed["run"].annotations.read_only_hint
         assert listed["show"].annotations.read_only_hint
         assert listed["run"].input_schema["properties"]["grid"]["type"] == "array"
@@ -106,6 +106,10 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
         assert [(b.limit, b.limit_from, b.grace) for b in bounds] == [
             (300.0, "start", 60.0), (20.0, "start", 60.0)]
         assert notes.read(found[0].path).tags == ("agent:night", "mine")
+        told, _ = await tool("note", run=first["id"], text="no better", discard=True)
+        assert (told["note"], told["verdict"]) == ("no better", "discard")
+        assert (await tool("code", run=first["id"]))[0]["patch"] == ""
+        assert "was not started by you" in error(await tool("note", run=other.id, keep=True))["why"]
         refused = error(await tool("stop", run=other.id))
         assert refused["why"] == \
             f"run {other.id} was not started by you: it lacks the tag agent:night"
