@@ -21,7 +21,7 @@ ENGINE = {
         "engine/gpu_engine/worker/rank/torch_private.py": {
             "_ddp_params_and_buffers_to_ignore", "_dump_fr_trace_json", "_dump_nccl_trace_json",
             "_foreach_mul_", "_lazy_call", "_profiler_enabled", "_record_memory_history",
-            "_snapshot"},
+            "_sequence_nr", "_snapshot"},
     },
     "torch, in a script of the person's own": {
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},

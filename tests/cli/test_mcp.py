@@ -14,6 +14,7 @@ import pytest
 
 from gpu_engine.cli import mcp as ours
 from gpu_engine.common.errors import UserError
+from gpu_engine.interpreters import choose
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
@@ -57,7 +58,7 @@ async def test_it_may_look_and_nothing_else(home):
     async with agent() as tool:
         listed = {t.name: t for t in (await tool.client.list_tools()).tools}
         assert set(listed) == {"devices", "plan", "run", "queue", "sweep", "runs", "show", "curve",
-                               "logs", "compare", "stop", "diagnose"}
+                               "logs", "compare", "note", "code", "stop", "diagnose"}
         assert not listed["run"].annotations.read_only_hint
         assert listed["show"].annotations.read_only_hint
         assert listed["run"].input_schema["properties"]["grid"]["type"] == "array"
@@ -116,6 +117,10 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
             "--limit)" for text in ("05:00 after the start of its ranks, not after 9:00:00",
                                     "00:20 after the start of its ranks")]
         assert notes.read(found[0].path).tags == ("agent:night", "mine")
+        told, _ = await tool("note", run=first["id"], text="no better", discard=True)
+        assert (told["note"], told["verdict"]) == ("no better", "discard")
+        assert (await tool("code", run=first["id"]))[0]["patch"] == ""
+        assert "was not started by you" in error(await tool("note", run=other.id, keep=True))["why"]
         refused = error(await tool("stop", run=other.id))
         assert refused["why"] == \
             f"run {other.id} was not started by you: it lacks the tag agent:night"
@@ -151,12 +156,14 @@ INJECTED = {
     "run": [{"preset": "--no-notify"}, {"preset": "--tag=agent:other"},
             {"preset": "--queue", "command": ["true"]}, {"command": ["true"], "queue": "no"},
             {"command": ["true"], "queue": 1}, {"command": ["true"], "after": "--no-notify"},
-            {"command": ["true"], "tag": ["agent:other"]}],
+            {"command": ["true"], "tag": ["agent:other"]},
+            {"command": ["true"], "tag": '["agent:other"]'}],
     "devices": [{"hosts": "no"}], "queue": [{"json": True}], "sweep": [{"sweep": "--help"}],
     "runs": [{"sort": "--help"}, {"n": "5 -f x"}],
     "show": [{"run": "--help"}, {"run": "-h"}, {"run": "--"}, {"run": ["a"]}],
     "curve": [{"run": "--help", "value": "--json"}], "logs": [{"run": "-f"}, {"run": "--help"}],
     "compare": [{"runs": ["--markdown", "--json"]}], "diagnose": [{"run": "--help"}],
+    "note": [{"run": "--help"}, {"run": "last", "tag": ["agent:other"]}], "code": [{"run": "-h"}],
     "stop": [{"run": "--now"}, {"run": "--help", "now": True}]}
 """Arguments that would be an option, or another one, if they were typed."""
 
@@ -250,11 +257,11 @@ def test_without_the_library_and_with_wrong_options(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp_types", None)
     done = called("mcp")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'gpu-panel[mcp]'" in done.stderr
+    assert f"type {choose.extra('mcp>=2')}" in done.stderr
 
 
 @pytest.mark.parametrize(("tool", "given", "typed"), [
-    ("run", {"command": '["python", "a b.py"]', "devices": "cpu:0", "queue": "no"},
+    ("run", {"command": '["python", "a b.py"]', "devices": "cpu:0", "queue": "false"},
      ["--devices=cpu:0", "--", "python", "a b.py"]),
     ("run", {"set": '["run.grace=3", "a=[1]"]', "queue": "true", "n": "2", "preset": "digits"},
      ["-n2", "--queue", "--set=run.grace=3", "--set=a=[1]", "digits"]),

@@ -38,11 +38,9 @@ def test_every_command_of_the_skill_does_what_it_says(home, tmp_path, monkeypatc
         subprocess.run(["git", *words], check=True)
     live = called("run", "--detach", "--devices", "cpu:1", "--", "python", "train.py",
                   "--wait").stdout.strip()
-    assert called("run", "--devices", "cpu:0", "--grid", "lr=1,2", "--", "python", "train.py",
-                  "--lr", "1").returncode == 0
     lines = re.findall(r"^ +(gpu-engine .+)$", text, re.MULTILINE)
     lines += re.findall(r"`(gpu-engine [^`]+)`", text)
-    assert len(lines) >= 16
+    assert len(lines) >= 18
     run, told = "", {}
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for line in lines:
@@ -51,7 +49,7 @@ def test_every_command_of_the_skill_does_what_it_says(home, tmp_path, monkeypatc
                               timeout=100, env={**os.environ, "PATH": path})
         assert done.returncode == 0, (typed, done)
         told[line] = json.loads(done.stdout) if "--json" in line.split(" -- ")[0] else done.stdout
-        if " run " in line:
+        if " run " in line and not re.search("--grid|--repeat", line):
             run = told[line]["id"]
             wait_for(lambda run=run: not folder.find(run).state().live)
             (project / "train.py").write_text(TRAIN + "# an idea\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -220,3 +221,48 @@ def test_what_may_have_torch_is_taken_where_nothing_is_known_to(tmp_path: Path, 
     torch_in(environment(tmp_path / ".venv"))
     chosen = choose.of_ranks(None, tmp_path, environ)
     assert (chosen.python, chosen.doubt) == (str(tmp_path / ".venv/bin/python"), None)
+
+
+@pytest.mark.parametrize(("file", "origin", "line"), [
+    ("pipx_metadata.json", None, "pipx inject gpu-panel 'mcp>=2'"),
+    ("uv-receipt.toml", {"url": "file:///srv/gpu%20panel", "dir_info": {"editable": True}},
+     "uv tool install --force --with 'mcp>=2' --editable '/srv/gpu panel'"),
+    ("uv-receipt.toml", {"url": "https://x/y.git", "vcs_info": {"vcs": "git"}},
+     "uv tool install --force --with 'mcp>=2' git+https://x/y.git"),
+    ("uv-receipt.toml", None, "uv tool install --force --with 'mcp>=2' gpu-panel"),
+    ("pyvenv.cfg", None, "{here}/bin/python -m pip install 'mcp>=2'")])
+def test_an_extra_is_installed_as_gpu_panel_was(tmp_path, monkeypatch, file, origin, line):
+    (tmp_path / file).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", f"{tmp_path}/bin/python")
+
+    class Installed:
+        def read_text(self, name):
+            assert name == "direct_url.json"
+            return json.dumps(origin) if origin else None
+
+    monkeypatch.setattr(choose.metadata, "distribution", lambda name: Installed())
+    assert choose.extra("mcp>=2") == line.format(here=tmp_path)
+
+
+def test_a_command_whose_python_has_no_torch_is_told_which_has(tmp_path, monkeypatch):
+    torch_in(environment(tmp_path / "project" / ".venv"), "2.13.0+cpu", None)
+    environment(tmp_path / "other")
+    project, python = tmp_path / "project", tmp_path / "other" / "bin" / "python"
+    monkeypatch.setenv("PATH", f"{python.parent}:/usr/bin:/bin")
+    monkeypatch.chdir(project)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    (project / "train.py").touch()
+
+    def warned(*command):
+        return prepare(from_dict({"devices": {"ids": ["cpu:0"]}, "task": {
+            "command": list(command)}}), inventory=slots(1)).plan.warnings
+
+    (said,) = warned("python", "train.py", "--lr", "1")
+    assert said == (f"{python} has no torch, and the .venv of {project} has it: if the command "
+                    "needs it, type .venv/bin/python train.py --lr 1")
+    assert not warned(".venv/bin/python", "train.py")
+    assert not warned("true")
+    shutil.rmtree(project / ".venv")
+    assert not warned("python", "train.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 
@@ -61,6 +62,13 @@ def test_what_may_be_there_is_not_refused(command, monkeypatch, tmp_path):
     done = called("plan", "--devices", "cpu:0", "--", *shlex.split(command))
     assert "there is no file" not in done.stderr
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (("ddp",), "train"), (("ddp", "--set", "name=mine"), "mine"), ((), "train")])
+def test_its_run_is_called_as_the_command_and_not_as_the_preset(words, name):
+    done = called("plan", "--json", *words, "--devices", "cpu:0", "--", "python", "train.py")
+    assert json.loads(done.stdout)["name"] == name
 
 
 @pytest.mark.parametrize(("typed", "argv"), [

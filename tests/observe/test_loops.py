@@ -15,7 +15,7 @@ from .kit import Ran, observe, observe_each
 PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "scaler.py clips",
          "scaler.py unscales clips", "gan.py",
          "by_hand.py 120",
-         "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
+         "chunks.py", "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
          "odd.py workers,log", "odd.py at_once", "beside.py",
          "rest.py dropped", "rest.py carried", "rest.py stepped", "rest.py probed")
 
@@ -56,7 +56,8 @@ def checked(seen: Ran, steps: int) -> Ran:
     return seen
 
 
-@pytest.mark.parametrize(("script", "steps"), [("autograd.py", 9), ("lbfgs.py", 6)])
+@pytest.mark.parametrize(("script", "steps"), [
+    ("autograd.py", 9), ("lbfgs.py", 6), ("chunks.py", 10)])
 def test_steps_and_losses_are_seen(each, script, steps):
     assert not checked(each[script], steps).of("metric")
 
@@ -65,9 +66,10 @@ def test_an_end_by_os_exit_is_an_end(each):
     assert not checked(each["odd.py at_once"], 5).of("error")
 
 
-def test_a_script_with_a_process_of_its_own_tells_its_phases(home):
-    seen = observe("plain.py")
-    checked(seen, 12)
+@pytest.mark.parametrize(("script", "steps"), [("plain.py", 12), ("pipeline.py", 5)])
+def test_a_script_with_a_process_of_its_own_tells_its_phases(home, script, steps):
+    seen = observe(script)
+    checked(seen, steps)
     assert seen.of("phase")
     assert seen.of("memory")
     assert not seen.of("metric")

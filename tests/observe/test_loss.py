@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpu_engine.observe.loss import MOST, Losses, PendingLoss, has_arrived, value_of
+from gpu_engine.observe.loss import MOST, Coming, Losses, PendingLoss, has_arrived, value_of
 from gpu_engine.observe.optimizers import Optimizers
 from gpu_engine.worker.rank.pinned import EMPTY, Ring
 
@@ -34,21 +34,39 @@ def test_a_sum_has_arrived_when_all_its_parts_have(ring):
     a, b = ring.put(torch.tensor(6.0)), ring.put(torch.tensor(4.0))
     late = ring.bits[b]
     ring.bits[b] = EMPTY
-    value = PendingLoss(ring, [1.0, (a, b)])
+    value = PendingLoss(ring, [1.0, Coming((a, b), 0.5)])
     assert not has_arrived(value)
     ring.bits[b] = late
     assert has_arrived(value)
-    assert value_of(value) == 1.0 + 6.0 / 4.0
+    assert value_of(value) == 1.0 + 6.0 / 4.0 / 2
+    bad = ring.put(torch.tensor(float("nan")))
+    assert PendingLoss(ring, [Coming((bad,), 0.0), 2.0]).take() == 2.0  # another stands for it
+    assert not ring.arrived(bad)  # its slot is free
 
 
 def test_a_loss_without_a_number_is_unknown_and_not_zero():
     losses = Losses()
     x = torch.randn(3, 2, requires_grad=True)
     losses.add(torch.tensor(2.0), None)
-    losses.add(x * 2, torch.ones(3, 2))  # a stage of a pipeline
+    losses.add(x * 2, torch.ones(3, 2))  # a stage of a pipeline, and no loss was made of it
     assert losses.take() is None
+    for rows, shown in ((x * 2, 1.0), ((x * 2).sum(1), None)):  # may be losses and their weights
+        losses.add((rows.detach().requires_grad_() * 0 + 1).mean(), None)
+        losses.add(rows, torch.ones_like(rows))
+        assert losses.take() == shown
     losses.add([torch.tensor(2.0), torch.tensor([1.0, 2.0])], [None, torch.tensor([1.0, 0.5])])
     assert losses.take() == 4.0
+    assert losses.take() is None
+
+
+def test_a_rank_that_has_a_part_of_the_loss_is_shown_as_a_whole(ring):
+    losses = Losses()
+    losses.weight = 2.0  # FSDP adds up what two ranks have
+    losses.add(torch.tensor(1.5), None)
+    assert losses.take() == 3.0
+    assert PendingLoss(ring, [Coming((ring.put(torch.tensor(1.5)),))], 2.0).take() == 3.0
+    losses.weight = None
+    losses.add(torch.tensor(1.5), None)
     assert losses.take() is None
 
 

@@ -73,8 +73,8 @@ async def test_an_open_quote_is_said_to_be_one_and_several_lines_can_be_pasted()
             assert str(screen.query_one("#plan-text", Static).content) == "✗ see the form: command"
             assert box.value == typed
         for pasted, shown in (
-                ("python train.py \\\n    --lr 1 \\\r\n  --x 2\n",
-                 "python train.py  --lr 1  --x 2"),
+                ("python train.py \\\n    --lr 1 \\\r  --y \\\r\n  --x 2\n",
+                 "python train.py  --lr 1  --y  --x 2"),
                 ("python train.py " + "--option " * 1400, "python train.py" + " --option" * 1400)):
             box.value = ""
             box.focus()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gpu_panel
 
-ALLOWED = {"_handle_exception", "_skip", "_writer_thread"}
+ALLOWED = {"_handle_exception", "_parse_extended_key", "_skip", "_writer_thread"}
 """What textual_private.py may use, which says why."""
 
 

@@ -332,6 +332,7 @@ def test_a_command_that_starts_its_own_ranks_runs_once(command):
     ("sh -c 'export CUDA_VISIBLE_DEVICES=\"1,2\"; python t.py | tee x'", "1,2"),
     ("env CUDA_VISIBLE_DEVICES= python t.py", "cpu:0"),
     ("accelerate launch --gpu_ids=1,2 t.py", "1,2"), ("deepspeed --num_gpus 3 t.py", "0,1,2"),
+    ("yolo train device=2,3", "2,3"), ("yolo train device=0,1", None),
     ("python -m deepspeed.launcher.runner --include=localhost:2 t.py", "2")])
 def test_a_command_takes_no_other_devices_than_its_run(line, others):
     spec = spec_of("dp", ["0", "1"], task__command=shlex.split(line))
@@ -353,7 +354,7 @@ def test_on_slots_a_command_may_hide_the_gpus_and_choose_none():
     ("torchrun --nproc-per-node=4 t.py", 4), ("torchrun --nproc_per_node 1 t.py", 1),
     ("env A=1 python -u -m torch.distributed.run --nproc-per-node 4 t.py", 4),
     ("sh -c 'cd x && torchrun --nproc-per-node=4 t.py'", 4),
-    ("accelerate launch --num_processes 4 t.py", 4),
+    ("accelerate launch --num_processes 4 t.py", 4), ("tune run --nproc_per_node 4 full", 4),
     ("torchrun --nproc-per-node=2 t.py --nproc-per-node=4", None),
     ("torchrun --nproc-per-node=gpu t.py", None), ("torchrun t.py --num-processes 4", None),
     ("python t.py --launcher torchrun --nproc-per-node=4", None)])
@@ -371,7 +372,7 @@ def test_a_launcher_that_starts_another_number_of_ranks_is_warned_of(line, ranks
 def test_one_process_with_all_devices_is_a_choice_for_a_command(devices):
     ids, command = [d.id for d in devices.devices], ["python", "spawns.py"]
     refused = problems(spec_of("single", ids, task__command=command), devices)["parallel.mode"]
-    assert "dp runs your command once, with all of them (it may start its own ranks)" in refused
+    assert "--mode ddp starts your command once for each, --mode dp once with all" in refused
     (process,) = made(spec_of("dp", ids, task__command=command), devices).processes
     assert process.env["GPU_PANEL_DEVICES"] == ";".join(d.label for d in devices.devices)
     assert "RANK" not in process.env

@@ -38,6 +38,12 @@ bash run.sh
 env X=1 ./launch.sh
 python -m accelerate.commands.launch train.py
 deepspeed train.py
+uv run tune run --nproc_per_node 2 full_finetune_distributed
+llamafactory-cli train a.yaml
+axolotl train a.yaml
+swift sft --model x
+yolo train device=0,1
+colossalai run --nproc_per_node 2 train.py
 """
 PROGRAMS = """
 python train.py

@@ -137,7 +137,7 @@ def test_an_option_of_a_command_varies_by_its_name(command, key, after):
 
 
 def test_what_is_no_option_of_the_command_is_not_varied_by_its_name():
-    for command in ("t.py lr 0.1", "t.py --lr", "t.py --lrs 0.1", "t.py --lr {lr}"):
+    for command in ("t.py lr 0.1", "t.py --lrs 0.1", "t.py --lr {lr}"):
         assert "did you mean train.lr?" in refused(
             own(*command.split()), "lr=1,2")
     assert "train.lr: has no effect" in refused(own("t.py", "--lr", "0.1"), "train.lr=1,2")
@@ -161,4 +161,9 @@ def test_a_command_must_be_told_every_key():
     assert "did you mean train.lr?" in refused(
         own("x", "{lr}"), "lr=1,2")
     assert "have it say --width VALUE" in refused(own("x"), "width=1,2")
+    # A flag's value is not the option behind it.
+    assert "--amp of the command is a flag" in refused(own("x", "--amp", "--lr", "3"), "amp=on")
+    assert [m.spec.task.command[1:] for m in members(
+        own("x", "--shift", "-1", "+lr=1", "++wd=2"), "shift=-2", "lr=3", "wd=4")] == [
+            ["--shift", "-2", "+lr=3", "++wd=4"]]
     assert len(members(own("x", "{seed}"), repeat=3)) == 3

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 
 import click
@@ -16,7 +19,10 @@ from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.programs import own_program
 from gpu_engine.launching import fit
+from gpu_engine.runs import notes
+from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.schema import RunSpec
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])i?B?|B)?", re.IGNORECASE)
@@ -53,11 +59,14 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     unit = first.plan.unit
     room = limit or min((d.memory_total for d in devices if d.memory_total), default=None)
     hold = leases.Hold(leases.new_name(), f"fit of {spec.name}", None)
-    with leases.acquire(paths.leases_folder(), devices, None, hold=hold):
+    # What is left where this process is killed is removed once its end of the pipe is closed.
+    watcher = subprocess.Popen(own_program("gpu_engine.cli.fit", _tag(os.getpid())),
+                               stdin=subprocess.PIPE, start_new_session=True, cwd="/")
+    with leases.acquire(paths.leases_folder(), devices, None, hold=hold), closing(watcher.stdin):
         trials = fit.search(lambda size: _tried(spec, size, limit, unit), room)
     batch = first.plan.batch
-    largest = max((t.size for t in trials if t.fits), default=None)
-    if largest is not None:
+    largest = fit.largest(trials)
+    if largest is not None and fit.least_bad(trials) is not None:
         fit.remember(spec, devices, largest, limit)
     knee = fit.knee(trials)
     proposed = fit.proposal(batch, largest) if largest is not None else None
@@ -66,11 +75,11 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
                       "trials": [asdict(t) for t in trials],
                       "proposal": asdict(proposed) if proposed else None}))
     else:
-        for line in lines(trials, unit):
+        for line in lines(spec, trials, unit):
             echo(line)
         if largest is None:
             raise UserError(fit.advice(spec, trials))
-        echo(f"\nfits: up to {largest:,} per {unit}")
+        echo("\n" + clean(fit.verdict(trials, unit), 300))
         if proposed is not None:
             echo(proposed.sentence(unit) + f": --set batch.meaning=per_gpu --set batch.size="
                  f"{proposed.size} --set batch.accumulate={proposed.accumulate}")
@@ -88,7 +97,6 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
     """Train a few steps with so many examples per GPU, in a run that is removed. Ctrl-C ends it."""
     from gpu_engine.cli import watch
     from gpu_engine.launching.launcher import prepare, start
-    from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs.follow import Follower
     from gpu_engine.sweep import figures
 
@@ -96,7 +104,7 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
     echo(f"{size:,} per {unit}: ", err=True, nl=False)
     with fit.limited(memory):
         prepared = prepare(fit.trial_spec(spec, size))
-        run = start(prepared, tell=False)
+        run = start(prepared, tell=False, tags=[_tag(os.getpid())])
     follower, progress = Follower(run), fit.Progress(prepared.plan.world_size)
     live, asked = True, False
     try:
@@ -114,30 +122,44 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
         if follower.state.state == "stopped" and not asked:
             raise UserError(f"the trial of {size:,} per {unit} was stopped: nothing is known of it")
         rate = figures.of(run.path).samples_per_s
-        found = fit.outcome(size, progress.done, follower.state, follower, rate)
+        found = fit.outcome(size, progress, follower.state, follower, rate)
     except KeyboardInterrupt:
         echo("stopped: the trial is removed, and nothing of it is kept", err=True)
         raise
     finally:
         watch.hold()  # what is removed is removed whole
-        with suppress(UserError):
-            run.stop(now=True)
-        while run.state().live:
-            time.sleep(0.05)
-        Removal().remove(run)
+        _end(run)
     echo(f"fits, {units.size(found.memory)}, {units.pace(found.samples_per_s, None)}"
          if found.fits else clean(found.why or "", 200), err=True)
     return found
 
 
-def lines(trials: Sequence[fit.Trial], unit: str) -> list[str]:
-    """A table of the trials, with a chart of their rates."""
+def _tag(pid: int) -> str:
+    return f"fit-{pid}"
+
+
+def _end(run: Run) -> None:
+    """End a trial, and remove it."""
+    from gpu_engine.remote.run.removal import Removal
+
+    with suppress(UserError):
+        run.stop(now=True)
+    while run.state().live:
+        time.sleep(0.05)
+    Removal().remove(run)
+
+
+def lines(spec: RunSpec, trials: Sequence[fit.Trial], unit: str) -> list[str]:
+    """A table of the trials, with a chart of their rates, and why some don't fit."""
     best, knee = max((t.samples_per_s or 0.0 for t in trials), default=0.0), fit.knee(trials)
-    return table([(f"per {unit}", "memory", "examples/s", ""), *(
+    # What a script does with its batch, such as to accumulate several, is not known.
+    rate = "steps/s × size" if spec.task.command else "examples/s"
+    return table([(f"per {unit}", "memory", rate, ""), *(
         (f"{t.size:,}", units.size(t.memory) if t.memory else "",
          units.short(t.samples_per_s) if t.samples_per_s else "",
          ("━" * round(20 * (t.samples_per_s or 0.0) / best) if best else "") + " knee" * (t is knee)
-         if t.fits else "does not fit") for t in sorted(trials, key=lambda t: t.size))])
+         if t.fits else f"does not fit: {clean(t.why or '', 80)}")
+        for t in sorted(trials, key=lambda t: t.size))])
 
 
 def to_bytes(text: str) -> int:
@@ -148,3 +170,10 @@ def to_bytes(text: str) -> int:
     if size < 1 << 20:
         raise UserError(f"{text}: no size of memory; give 2GiB or 800MiB")
     return size
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    for each in all_runs():
+        if sys.argv[1] in notes.read(each.path).tags:
+            _end(each)

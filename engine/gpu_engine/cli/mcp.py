@@ -222,7 +222,7 @@ class Tool:
         """Its arguments as a JSON schema."""
         found = {name: _schema(p) for name, p in self.arguments.items()}
         if isinstance(self.command, WithCommand):
-            found["command"] = {"type": "array", "items": {"type": "string"}, "description":
+            found["command"] = {**_TEXTS, "description":
                                 "Your own command, in place of a preset: [\"python\", \"a.py\"]"}
         return {"type": "object", "properties": found, "additionalProperties": False,
                 "required": [name for name, p in self.arguments.items() if p.required]}
@@ -256,6 +256,7 @@ class Tool:
 
 
 _TYPES: dict[str, type] = {"boolean": bool, "integer": int, "string": str, "array": list}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
 _EXPECTED = {"boolean": "true or false", "integer": "a whole number", "string": "a text",
              "array": "a list of texts"}
 
@@ -313,6 +314,8 @@ TOOLS = {
                            "last {last}".format_map),
     "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
     "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs side by side"),
+    "note": Tool("note", "{id}: {verdict} {note}".format_map, "run"),
+    "code": Tool("code", lambda found: "the code differs" if found["patch"] else "no file differs"),
     "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),
     "diagnose": Tool("show", _of_show, keys=("state", "hang", "diagnosis"), about=(
         "Why a run failed, hangs or is slow: cause, who waits for whom, where its time goes.")),
@@ -341,21 +344,25 @@ def _called(name: str, given: Mapping[str, Any], rights: Rights
         raise UserError(f"{name} is not allowed to you", "--allow", ",".join(sorted(rights.allow)),
                         f"whoever has set you up adds --allow {tool.allow} to gpu-engine mcp")
     ours = {"run": ["--json", "--detach", "--tag", rights.tag], "stop": ["--no-wait"],
-            "logs": [] if given.get("n") else ["-n", "100"]}.get(name, ["--json"])
-    if name == "stop":
-        given = {**given, "run": _own(given, rights)}
+            "logs": [] if given.get("n") else ["-n", "100"], "code": []}.get(name, ["--json"])
+    if name in ("stop", "note"):
+        given = {**given, "run": _own(name, given, rights)}
     words = [*tool.words.split(), *ours, *tool.typed(given)]
-    for tag in parse_tags(",".join(given.get("tag") or ())):
+    # As they will be typed: a client may send a list as JSON text.
+    for tag in parse_tags(_values("tag", given.get("tag"), _TEXTS)):
         if tag.startswith("agent:"):
             raise UserError("such a tag says who has started a run: leave it out", "tag", tag)
-    out, said = io.StringIO(), io.StringIO()
+    # `code` prints bytes: a patch is of files in any encoding.
+    printed, said = io.BytesIO(), io.StringIO()
+    out = io.TextIOWrapper(printed, "utf-8", write_through=True)  # which closes it, once it is gone
     with _alone() if name == "run" else nullcontext(), redirect_stdout(out), redirect_stderr(said):
         cli.main(words, "gpu-engine",
                  standalone_mode=False, obj=rights.checked if name == "run" else rights.limited)
-    found: Any = {"lines": out.getvalue().splitlines()} if name == "logs" else {}
+    text = printed.getvalue().decode(errors="replace")
+    found: Any = {"logs": {"lines": text.splitlines()}, "code": {"patch": text}}.get(name, {})
     if "--json" in ours:
         try:
-            found = json.loads(out.getvalue())
+            found = json.loads(text)
         except ValueError:  # as of --help
             raise UserError(f"{name} can't be called so", "arguments", dict(given)) from None
     summary = tool.summary(found)
@@ -372,14 +379,15 @@ def _chosen(row: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]
     return {key: row[key] for key in keys if row.get(key) is not None}
 
 
-def _own(given: Mapping[str, Any], rights: Rights) -> str:
-    """The folder of the run that is to be stopped. Raises UserError if another has started it."""
+def _own(name: str, given: Mapping[str, Any], rights: Rights) -> str:
+    """The folder of the run that is to be stopped, or noted on. Raises UserError if another has
+    started it."""
     from gpu_engine.launching.lookup import find
 
     run = find(str(given.get("run", "")))
     if not rights.owns(run):
         raise UserError(f"run {run.id} was not started by you: it lacks the tag {rights.tag}",
-                        "run", run.id, f"a person can: gpu-engine stop {run.id}")
+                        "run", run.id, f"a person can: gpu-engine {name} {run.id}")
     return str(run.path)
 
 
@@ -485,9 +493,11 @@ def _serve(rights: Rights) -> None:
         from mcp.server.stdio import stdio_server
         from mcp.shared.message import SessionMessage
     except ImportError:
+        from gpu_engine.interpreters import choose
+
+        cure = choose.extra("mcp>=2")
         raise UserError("the Model Context Protocol's library is missing, or older than 2.0: type "
-                        "pip install 'gpu-panel[mcp]'", "mcp", None,
-                        "pip install 'gpu-panel[mcp]'") from None
+                        f"{cure}", "mcp", None, cure) from None
 
     one = anyio.CapacityLimiter(1)  # what is printed is caught, which only one call can do at once
 

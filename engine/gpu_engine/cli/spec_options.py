@@ -126,8 +126,7 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
         task.pop("params", None)
         task["command"] = list(command)
         data = left_out(data)  # what the preset's own task or command was told
-        if base is None:
-            data.setdefault("name", _name_of(command))
+        data["name"] = _name_of(command)  # and not as the preset is called
     apply_sets(data, sets)
     return SpecChoice(from_dict(data), (base.name, base.spec) if base else None)
 

@@ -19,10 +19,11 @@ CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
 NOT_SAVED, NOT_RECORDED = "not-saved", "not-recorded"
 RANK_LOST, NO_BATCH, NOT_FETCHED = "rank-lost", "no-batch", "not-fetched"
 UNCHANGED, HOST_MEMORY = "unchanged", "host-memory"
+LOWERED, SMALL_DATA = "batch-lowered", "small-data"
 NOT_PRINTED, NOT_READ, NO_LIMIT, NO_BEST = "not-printed", "not-read", "no-limit", "no-best"
-ORDER = (NOT_FETCHED, RANK_LOST, HOST_MEMORY, NO_BATCH, UNCHANGED, NONFINITE, NOT_PRINTED, NO_BEST,
-         NOT_READ, NO_LIMIT, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED,
-         REST_DROPPED, SAME_ORDER)
+ORDER = (NOT_FETCHED, RANK_LOST, HOST_MEMORY, NO_BATCH, UNCHANGED, NONFINITE, LOWERED, SMALL_DATA,
+         NOT_PRINTED, NO_BEST, NOT_READ, NO_LIMIT, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
+         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -59,6 +60,23 @@ def no_batch(examples: int, batch: int) -> Warning:
         "a DataLoader gives no batch: it has no examples, so an epoch has no step", NO_BATCH,
         ("loader = DataLoader(data, batch_size=…)  # smaller, or without drop_last=True",)
         if examples else ())
+
+
+def small_data(examples: int, batch: int) -> Warning:
+    """A loader's examples are fewer than its batch would have."""
+    return Warning(f"no batch has {batch:,} examples: the data set has {examples:,}", SMALL_DATA)
+
+
+def examples_of(told: Warning) -> int | None:
+    """The examples that `small_data` has told; None: not its words."""
+    digits = told.message.rpartition(" ")[2].replace(",", "")
+    return int(digits) if digits.isdecimal() and len(digits) < 16 else None
+
+
+def lowered() -> Warning:
+    """A library has answered that memory ran out by a smaller batch."""
+    return Warning("memory ran out, and accelerate goes on with a smaller batch than it was told",
+                   LOWERED)
 
 
 def not_saved(why: str) -> Warning:

@@ -7,13 +7,16 @@ index, the packages that it needs are.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote
 
 from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem, SpecError
@@ -128,6 +131,24 @@ def for_nodes(python: str | None, folder: Path | None = None) -> str:
     return taken.python
 
 
+def without_torch(command: Sequence[str], python: str, folder: Path) -> str | None:
+    """That `python`, in which a person's command would run in `folder`, has no torch, though an
+    environment near by has it, with what to type; None: it has, or nothing near by has."""
+    seen = inspection.inspect(python)
+    if seen.has_torch or seen.problem is not None:
+        return None
+    near = of_ranks(None, paths.folder(folder))
+    if near.python is None or inspection.ours(near.python):
+        return None
+    # Beside the interpreter lie the scripts that pip has made, such as torchrun.
+    there = Path(near.python).with_name(Path(command[0]).name)
+    there = there if there.exists() else Path(near.python)
+    if there.is_relative_to(paths.folder(folder)):
+        there = there.relative_to(paths.folder(folder))
+    return f"{python} has no torch, and {near.why} has it: if the command needs it, type " \
+           f"{shlex.join([str(there), *command[1:]])}"
+
+
 def _as_set(python: str) -> Chosen:
     seen = inspection.inspect(python)
     wrong = None if seen.unread else seen.problem
@@ -203,10 +224,25 @@ def _torch_here() -> str:
 
 
 def extra(name: str) -> str:
-    """What to type so that gpu-panel has the package `name`, which an extra of it needs."""
+    """What to type so that gpu-panel has the package `name` ("mcp>=2"), which an extra of it needs,
+    however it was installed."""
     if Path(sys.prefix, "pipx_metadata.json").is_file():
-        return f"pipx inject gpu-panel {name}"
+        return f"pipx inject gpu-panel {shlex.quote(name)}"
+    if Path(sys.prefix, "uv-receipt.toml").is_file():
+        return f"uv tool install --force --with {shlex.quote(name)} {_came_from()}"
     return _install(sys.executable, name)
+
+
+def _came_from() -> str:
+    """Where gpu-panel was installed from, as `uv tool install` takes it: it is on no index."""
+    try:
+        told = json.loads(metadata.distribution("gpu-panel").read_text("direct_url.json") or "")
+        url, git = str(told["url"]), "vcs_info" in told
+    except (metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
+        return "gpu-panel"
+    editable = "--editable " if told.get("dir_info", {}).get("editable") else ""
+    place = unquote(url.removeprefix("file://"))
+    return editable + shlex.quote(f"git+{url}" if git else place)
 
 
 def _is_environment(python: str) -> bool:

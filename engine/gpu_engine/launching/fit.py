@@ -1,7 +1,8 @@
 """The largest batch that a device trains: real steps in throwaway runs.
 
 Two small sizes are tried; the memory of both is a line, which predicts the largest. That is tried,
-halved while it runs out, and grown while it does not. `gpu-engine fit` makes the runs.
+and what lies between the largest that fits and the least that does not is halved until they are
+near. `gpu-engine fit` makes the runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from gpu_engine.common import paths, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import json_inside, write_json
 from gpu_engine.devices.records import Device
-from gpu_engine.events.schema import Event, Memory, Step
+from gpu_engine.events import notices
+from gpu_engine.events.schema import Event, Memory, Step, Warning
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch
 from gpu_engine.spec.schema import RunSpec
@@ -38,8 +40,12 @@ _LONGEST = 3600.0
 it."""
 FIRST, SECOND = 4, 16
 """Examples per GPU that are tried first."""
-_MOST = 10
+_MOST = 20
 """Trials."""
+_NEAR = 0.95
+"""The largest that fits is this share of the least that does not, at least."""
+_SURELY, _GROWN = 1 << 16, 1.05
+"""From this size on memory has to be so many times that of the smallest."""
 _FAR = 16
 """A size is at most so many times the largest that was seen to fit: a line through two small ones
 may point anywhere."""
@@ -59,41 +65,82 @@ class Trial:
     memory: int | None = None
     """Bytes at the peak, of the rank that used most; None: not known."""
     samples_per_s: float | None = None
-    """Examples a second of all ranks."""
+    """Examples a second of all ranks; of a script its steps a second times `size`, for each."""
     why: str | None = None
     """Why it does not fit."""
+    examples: int | None = None
+    """How many its largest batch had, where the data set has no more; None: `size`."""
 
 
 def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
-    """Try sizes by `run` until the largest is found. `limit`: the bytes that a rank may use; None:
-    not known, and each size is four times the one before. Returns the trials in their order."""
+    """Try sizes by `run` until the largest is known to `_NEAR`, or to one step of `rounded`; until
+    a batch is not as large as was asked for, or memory does not grow. `limit`: the bytes that a
+    rank may use; None: not known. Returns the trials in their order."""
     trials: list[Trial] = []
-    size, grown = FIRST, False
+    size = FIRST
     while len(trials) < _MOST:
         trials.append(run(size))
         good = sorted((t for t in trials if t.fits), key=lambda t: t.size)
-        bad = min((t.size for t in trials if not t.fits), default=None)
+        bad = least_bad(trials)
         if not good:
             if size == 1:
                 break
-            size = 1 if size == FIRST else size // 2
-            continue
-        largest = good[-1].size
-        if bad is None and len(good) == 1:
+            size = 1
+        elif trials[-1].examples is not None or (bad is None and _flat(good)):
+            break
+        elif bad is None and len(good) == 1:
             size = SECOND
-        elif bad is None:
-            # Where the line says that it is full, half as much more shows whether that is so.
-            wanted = rounded(predicted(good[-2], good[-1], limit))
-            size = wanted if wanted > largest else rounded(round(largest * 1.5))
-        elif rounded(bad // 2) > largest:
-            size = rounded(bad // 2)
-        elif grown or bad - largest <= 1:
-            break
         else:
-            size, grown = rounded((largest + bad) // 2), True
-        if any(t.size == size for t in trials):
-            break
+            largest = good[-1].size
+            least = _little_more(largest)
+            if bad is not None and bad.size <= least:
+                break
+            size = rounded(predicted(good[-2], good[-1], limit)) if len(good) > 1 else 0
+            if size <= largest:
+                # The line says that it is full, which a little more shows. If that fits, it lies.
+                lied = len(good) > 1 and largest <= _little_more(good[-2].size)
+                size = rounded(round(largest * 1.5)) if lied and bad is None else least
+            if bad is not None and (size >= bad.size or len(trials) - trials.index(bad) > 2):
+                # The line is wrong: between the two, by their ratio.
+                size = max(step_up(largest), rounded(math.isqrt(largest * bad.size)))
     return trials
+
+
+def _little_more(size: int) -> int:
+    """The least size that is worth a trial where `size` fits."""
+    return max(step_up(size), rounded(math.ceil(size / _NEAR)))
+
+
+def least_bad(trials: Sequence[Trial]) -> Trial | None:
+    """The smallest that does not fit."""
+    return min((t for t in trials if not t.fits), key=lambda t: t.size, default=None)
+
+
+def _flat(good: Sequence[Trial]) -> bool:
+    """Whether memory has not grown, far beyond any doubt of its measure."""
+    least, most = good[0].memory, good[-1].memory
+    return good[-1].size >= _SURELY and (least is None or most is None or most < _GROWN * least)
+
+
+def verdict(trials: Sequence[Trial], unit: str) -> str:
+    """What is known of the largest size, where one fits: "fits: up to 48 per GPU; 56 does not: why"
+    and whatever is not known."""
+    best = max((t for t in trials if t.fits), key=lambda t: t.size)
+    text = f"fits: up to {largest(trials):,} per {unit}"
+    if best.examples is not None:
+        return f"{text}; a larger batch was never made: the data set has {best.examples:,} examples"
+    if bad := least_bad(trials):
+        return f"{text}; {bad.size:,} does not: {bad.why}"
+    if _flat([t for t in trials if t.fits]):
+        return f"{text}, the largest that was tried: memory does not grow with it, so batches " \
+               "may not be as large as they were asked to be"
+    return f"{text}, the largest that was tried"
+
+
+def largest(trials: Sequence[Trial]) -> int | None:
+    """Examples per GPU of the largest batch that was trained; None: no size fits."""
+    best = max((t for t in trials if t.fits), key=lambda t: t.size, default=None)
+    return best and (best.examples or best.size)
 
 
 def predicted(small: Trial, large: Trial, limit: int | None) -> int:
@@ -105,6 +152,11 @@ def predicted(small: Trial, large: Trial, limit: int | None) -> int:
     room = limit * _FULL - large.memory
     return min(_FAR * large.size, large.size + math.floor(room / slope)) if slope > 0 \
         else _FAR * large.size
+
+
+def step_up(size: int) -> int:
+    """The next size that `rounded` gives."""
+    return size + 1 if size < 16 else size // 8 * 8 + 8
 
 
 def rounded(size: int) -> int:
@@ -152,11 +204,15 @@ def trial_spec(spec: RunSpec, size: int) -> RunSpec:
 
 
 class Progress:
-    """Whether a trial has shown what it was for."""
+    """What the ranks of a trial have shown of it."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._stepped, self._measured = set[int](), set[int]()
+        self.lowered: str | None = None
+        """That the script has taken a smaller batch, in words."""
+        self.examples: int | None = None
+        """How many there are, where that is fewer than a batch would have."""
 
     def fold(self, rank: int, event: Event) -> None:
         """Take in the events of a rank, in the order of its file."""
@@ -164,21 +220,40 @@ class Progress:
             self._stepped.add(rank)
         elif isinstance(event, Memory) and rank in self._stepped:
             self._measured.add(rank)
+        elif isinstance(event, Warning) and event.code == notices.LOWERED:
+            self.lowered = event.message
+        elif isinstance(event, Warning) and event.code == notices.SMALL_DATA:
+            self.examples = notices.examples_of(event)
 
     @property
     def done(self) -> bool:
-        """Whether each rank's memory was measured after its steps."""
-        return len(self._measured) == self._ranks
+        """Whether nothing more will be shown: each rank's memory was measured after its steps, or
+        the batch is not the one that was asked for."""
+        return self.lowered is not None or len(self._measured) == self._ranks
 
 
-def outcome(size: int, fits: bool, state: State, follower: Follower, rate: float | None) -> Trial:
-    """What came of a trial that has ended."""
+def outcome(size: int, progress: Progress, state: State, follower: Follower, rate: float | None
+            ) -> Trial:
+    """What came of a trial that has ended; `rate`: the examples a second that its ranks have told.
+    Raises UserError where nothing is known of it."""
     views = list(follower.ranks.values())
     peaks = [most for view in views if (most := max(
         (p for p in view.gpu_peak if p is not None), default=view.rss_peak)) is not None]
-    why = None if fits else (state.cause.line if state.cause is not None else
-                                state.reason or f"it ended before step {STEPS}")
-    return Trial(size, fits, max(peaks, default=None), rate if fits else None, why)
+    memory = max(peaks, default=None)
+    if progress.lowered is not None:
+        return Trial(size, False, memory, why=progress.lowered)
+    if not progress.done and state.state == "completed" \
+            and not any(view.stepped for view in views):
+        raise UserError(f"the trial of {size:,} completed, and no step of it was seen: nothing is "
+                        "known of it")
+    # One that has come to its own end has trained all its steps, measured or not.
+    if not progress.done and state.state != "completed":
+        return Trial(size, False, memory, why=state.cause.line if state.cause is not None else
+                     state.reason or f"it ended before step {STEPS}")
+    rates = [view.steps_per_s for view in views if view.steps_per_s]
+    return Trial(size, True, memory, rate or (
+        (progress.examples or size) * sum(rates) if rates else None),
+                 examples=progress.examples)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
-                torch_build.doubt(spec, inventory))
+                torch_build.doubt(spec, inventory), _torchless(spec, cwd))
     return problems, [one for one in warnings if one]
 
 
@@ -82,6 +82,16 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
                              f"ports below 1024 need root; take {modes.MEETING_PORT}"))
     return [*_task(spec, cwd, interpreter, files), *_command(spec, cwd), *filter(None, found),
             *_meeting(spec)]
+
+
+def _torchless(spec: RunSpec, cwd: Path | None) -> str | None:
+    """That a command runs in a Python without torch, where another is meant."""
+    from gpu_engine.interpreters import choose
+
+    command = spec.task.command
+    python = torch_build.interpreter_of(command) if command else None
+    return choose.without_torch(command, python, paths.folder(cwd)) \
+        if command and python else None
 
 
 def _passing(spec: RunSpec, inventory: Inventory, holder: str | None = None) -> list[Problem]:

@@ -1,5 +1,6 @@
 """Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, transformers.
-Fabric and accelerate log through these.
+Fabric and accelerate log through these. And notes by what a pipeline of torch's and FSDP divide
+gradients, and that accelerate has caught an error that it answers by a smaller batch.
 
 We import none of these libraries. Once the script has imported one, its methods are wrapped; what
 they do, return and raise does not change. Only numbers are recorded.
@@ -18,6 +19,7 @@ from . import parts, wrap
 from .observer import Observer
 
 Read = Callable[..., Any]
+Wraps = Callable[[Observer, Any], Any]
 
 
 def _scalar(tag: Any, scalar_value: Any, *_: Any, **__: Any) -> Any:
@@ -33,17 +35,44 @@ def _mapping(*args: Any, **kwargs: Any) -> Any:
     return next((value for value in (*args, *kwargs.values()) if isinstance(value, Mapping)), None)
 
 
-_WRITER = (("SummaryWriter", "add_scalar", _scalar), ("SummaryWriter", "add_scalars", _scalars))
-_WHERE: dict[str, tuple[tuple[str, str, Read], ...]] = {
+def _logs(read: Read) -> Wraps:
+    return lambda observer, method: _around(observer, method, read)
+
+
+def _averages(observer: Observer, method: Any) -> Any:
+    return wrap.around(method, None, lambda _, __, stage, grad_scale_factor:
+                       stage.is_last and observer.losses.averaged(grad_scale_factor))
+
+
+def _divides(observer: Observer, method: Any) -> Any:
+    def after(_: Any, __: Any, module: Any, factor: float) -> None:
+        # It adds the ranks' gradients up and divides them by this in place of their number.
+        mesh = getattr(next(module.parameters(), None), "device_mesh", None)
+        observer.losses.weight = mesh.size() / factor if mesh is not None and mesh.ndim == 1 \
+            else None
+
+    return wrap.around(method, None, after)
+
+
+def _lowers(observer: Observer, function: Any) -> Any:
+    return wrap.around(function, None, lambda _, lowers, __: lowers and observer.lowered())
+
+
+_WRITER = (("SummaryWriter", "add_scalar", _logs(_scalar)),
+           ("SummaryWriter", "add_scalars", _logs(_scalars)))
+_WHERE: dict[str, tuple[tuple[str | None, str, Wraps], ...]] = {
     "torch.utils.tensorboard.writer": _WRITER,
     "tensorboardX.writer": _WRITER,
-    "wandb.sdk.wandb_run": (("Run", "log", _mapping),),
+    "wandb.sdk.wandb_run": (("Run", "log", _logs(_mapping)),),
     "lightning.pytorch.trainer.connectors.logger_connector.logger_connector":
-        (("_LoggerConnector", "log_metrics", _mapping),),
-    "transformers.trainer_callback": (("CallbackHandler", "on_log", _mapping),),
+        (("_LoggerConnector", "log_metrics", _logs(_mapping)),),
+    "transformers.trainer_callback": (("CallbackHandler", "on_log", _logs(_mapping)),),
+    "torch.distributed.pipelining.stage": (("_PipelineStageBase", "scale_grads", _averages),),
+    "torch.distributed.fsdp._fully_shard._fully_shard":
+        (("FSDPModule", "set_gradient_divide_factor", _divides),),
+    "accelerate.utils.memory": ((None, "should_reduce_batch_size", _lowers),),
 }
-"""For each module: its classes, their methods, and a function that takes a method's arguments and
-returns the logged values among them."""
+"""For each module: its classes (None: the module itself), their methods, and what wraps these."""
 _NAMES = 300
 """The most names of values that are recorded for one process."""
 
@@ -80,10 +109,10 @@ class _Finder:
 
 
 def _wrap(observer: Observer, module: Any) -> None:
-    for name, method, read in _WHERE[module.__name__]:
-        cls = getattr(module, name, None)
-        if isinstance(cls, type) and callable(vars(cls).get(method)):
-            setattr(cls, method, _around(observer, vars(cls)[method], read))
+    for name, method, wraps in _WHERE[module.__name__]:
+        owner = module if name is None else getattr(module, name, None)
+        if owner is not None and callable(vars(owner).get(method)):
+            setattr(owner, method, wraps(observer, vars(owner)[method]))
 
 
 def _around(observer: Observer, method: Any, read: Read) -> Any:

@@ -5,42 +5,61 @@ A loss on the CPU is read at once, one on a GPU through a ring in pinned memory.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from ..worker.rank.pinned import Ring
+from ..worker.rank.torch_private import made_at
 
 MOST = 1000
 """The most losses of one step that are kept one by one."""
+_ARITHMETIC = frozenset({"AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0"})
+"""Nodes of a graph that make a loss of another."""
+_DEEP = 8
+"""So many of them are looked at."""
+
+
+class Coming(NamedTuple):
+    """A loss that is on its way from the GPU."""
+
+    slots: tuple[int, ...]
+    """Of the value, or of the value and its divisor."""
+    share: float = 1.0
+    """What it counts in the sum."""
+
 
 class PendingLoss:
     """A sum of losses, some of which are still on their way from the GPU."""
 
-    __slots__ = ("_known", "_parts", "_ring")
+    __slots__ = ("_parts", "_ring", "_weight")
 
-    def __init__(self, ring: Ring, parts: list[Any], known: bool = True) -> None:
-        self._ring, self._parts, self._known = ring, parts, known
+    def __init__(self, ring: Ring, parts: list[Any], weight: float | None = 1.0) -> None:
+        """`weight`: by what the sum is multiplied; None: it is not known."""
+        self._ring, self._parts, self._weight = ring, parts, weight
 
     @property
     def arrived(self) -> bool:
         """Whether all losses have arrived."""
-        return all(self._ring.arrived(n) for part in self._parts if isinstance(part, tuple)
-                   for n in part)
+        return all(self._ring.arrived(n) for part in self._parts if isinstance(part, Coming)
+                   for n in part.slots)
 
     def take(self) -> float | None:
         """The sum, once all losses have arrived; None if one of them is unknown. Call it once, as
         it frees their slots."""
         total = 0.0
         for part in self._parts:
-            if isinstance(part, tuple):
-                value, *divisor = map(self._ring.take, part)
-                total += value / divisor[0] if divisor else value
+            if isinstance(part, Coming):
+                value, *divisor = map(self._ring.take, part.slots)
+                if part.share:  # 0 times NaN is NaN
+                    total += (value / divisor[0] if divisor else value) * part.share
             else:
                 total += part
-        return total if self._known else None
+        return None if self._weight is None else total * self._weight
 
 
 def has_arrived(value: Any) -> bool:
@@ -58,8 +77,15 @@ class Losses:
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        """For each call of backward(): a float if the loss is known, a tuple of slots if it is on
-        its way, None if it is unknown."""
+        """For each call of backward(): a float if the loss is known, a `Coming` if it is on its
+        way, None if it is unknown."""
+        self._made: list[int] = []
+        """For each of them when it was made, see `made_at`."""
+        self._averaged = 0
+        """How many of them are not a pipeline's, or are divided by its microbatches by now."""
+        self.weight: float | None = 1.0
+        """By what a rank's sum is multiplied, so that the mean over the ranks is the loss whose
+        gradient they step on; None: not known."""
         self.unscaled = True
         """Whether no GradScaler has scaled a loss so far."""
         self._scaled: deque[tuple[weakref.ref[Any], Any]] = deque(maxlen=16)
@@ -76,17 +102,56 @@ class Losses:
                 and tensors.is_cpu and tensors.numel() == 1:
             value = tensors.item()  # the usual case, kept quick
             if type(value) is float:
+                if self.parts:
+                    self._stands_for(tensors)
                 self.parts.append(value)
+                self._made.append(made_at(tensors.grad_fn))
                 if len(self.parts) > MOST and self._ring is None:  # calls without steps
                     self.parts[:] = [None if None in self.parts else sum(self.parts)]
+                    self._made[:], self._averaged = [-1], 0
                 return
         if isinstance(tensors, torch.Tensor):
             tensors, gradients = (tensors,), (gradients,)
         elif gradients is None or isinstance(gradients, torch.Tensor):
             gradients = (gradients,) * len(tensors)
         for tensor, gradient in zip(tensors, gradients):
-            self.parts.append(self._part(tensor, gradient))
+            part, made = self._part(tensor, gradient), -1
+            if isinstance(tensor, torch.Tensor):
+                made = made_at(tensor.grad_fn)
+                self._stands_for(tensor)
+            self.parts.append(part)
+            self._made.append(made)
         self._scale = None
+
+    def averaged(self, count: int) -> None:
+        """Note that a pipeline has divided the gradients of the latest losses by `count`, its
+        microbatches: the script means, and logs, their mean."""
+        for i in range(self._averaged, len(self.parts)):
+            self._weigh(i, 1 / count)
+        self._averaged = len(self.parts)
+
+    def _weigh(self, i: int, share: float) -> None:
+        part = self.parts[i]
+        self.parts[i] = part._replace(share=part.share * share) if isinstance(part, Coming) \
+            else 0.0 if not share else part and part * share
+
+    def _stands_for(self, loss: torch.Tensor) -> None:
+        """Leave out the losses whose sum `loss` is: a loss that is worked out in chunks calls
+        `backward()` on each, and returns their sum by an autograd function, for the one call that
+        the script makes. That function was given what existed before the chunks."""
+        nodes, oldest = [loss.grad_fn], math.inf
+        for _ in range(_DEEP):
+            if not nodes:
+                break
+            node = nodes.pop()
+            if isinstance(node, FunctionCtx):
+                oldest = min([oldest, *(made_at(of) for of, _ in node.next_functions if of)])
+            elif node is not None and node.name() in _ARITHMETIC:
+                # The script divides it by its batches, or adds to it.
+                nodes += [of for of, _ in node.next_functions]
+        for i, made in enumerate(self._made):
+            if made > oldest:
+                self._weigh(i, 0.0)
 
     def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
         """Note that a GradScaler has multiplied `inputs` by the tensor `scale` to get `outputs`."""
@@ -102,8 +167,9 @@ class Losses:
     def take(self) -> float | PendingLoss | None:
         """The sum of the losses since the last `take`; None if there were none or one is unknown.
         If it is a PendingLoss, its value must be taken as well, to free the slots."""
-        parts = self.parts
-        if len(parts) == 1 and self.unscaled and type(parts[0]) is float:
+        parts, self._averaged = self.parts, 0
+        self._made.clear()
+        if len(parts) == 1 and self.unscaled and type(parts[0]) is float and self.weight == 1.0:
             return parts.pop()
         self.parts = []
         self._scaled.clear()
@@ -112,26 +178,26 @@ class Losses:
     def take_each(self, marks: list[int]) -> list[float | PendingLoss | None]:
         """As `take`, but several sums: one for each mark, an index into `parts`, of the losses from
         there to the next mark."""
-        parts, self.parts = self.parts, []
+        parts, self.parts, self._averaged = self.parts, [], 0
+        self._made.clear()
         self._scaled.clear()
         return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]
 
     def _sum(self, parts: list[Any]) -> float | PendingLoss | None:
-        known = None not in parts
-        if self._ring is not None and any(isinstance(p, tuple) for p in parts):
-            return PendingLoss(self._ring, [p for p in parts if p is not None], known)
-        return sum(parts) if known and parts else None
+        weight = None if None in parts else self.weight
+        if self._ring is not None and any(isinstance(p, Coming) for p in parts):
+            return PendingLoss(self._ring, [p for p in parts if p is not None], weight)
+        return sum(parts) * weight if parts and weight is not None else None
 
     def read(self, value: torch.Tensor) -> float | PendingLoss | None:
         """A tensor of one element as a number that is known now or later; None if unknown."""
         part = self._number(value)
-        if self._ring is not None and isinstance(part, tuple):
+        if self._ring is not None and isinstance(part, Coming):
             return PendingLoss(self._ring, [part])
         return part
 
     def _part(self, tensor: Any, gradient: Any) -> Any:
-        """The entry in `parts` for one tensor: a float, a tuple of slots (value, or value and
-        divisor), or None if unknown."""
+        """The entry in `parts` for one tensor."""
         if not isinstance(tensor, torch.Tensor):
             return None  # a GradientEdge
         scale, self_scale = None, self._scale
@@ -143,9 +209,13 @@ class Losses:
             scale = self_scale  # made from a scaled loss, so it is another tensor
         if gradient is not None:
             # A vector holds losses (of examples, of GPUs), and the gradient their weights. A
-            # matrix is an activation, as between two stages of a pipeline.
+            # matrix is an activation, as between two stages of a pipeline; it adds nothing where
+            # the loss above it was seen, which was made after it.
+            below = 0 <= made_at(tensor.grad_fn) < max(self._made, default=-1)
             if tensor.dim() > 1:
-                return None
+                return 0.0 if below else None
+            if tensor.dim() and below:
+                return None  # either
             with torch.no_grad():
                 tensor = (tensor.detach() * gradient.detach()).sum()
         if tensor.numel() != 1 or tensor.is_complex():
@@ -156,8 +226,8 @@ class Losses:
         divisor = self._number(scale)
         if divisor is None:
             return None
-        if isinstance(value, tuple):
-            return (*value, *divisor) if isinstance(divisor, tuple) else None
+        if isinstance(value, Coming):
+            return Coming(value.slots + divisor.slots) if isinstance(divisor, Coming) else None
         return value / divisor if isinstance(divisor, float) else None
 
     def _number(self, tensor: torch.Tensor) -> Any:
@@ -173,7 +243,7 @@ class Losses:
         if self._ring is None:
             self._ring = Ring()
         slot = self._ring.put(tensor.detach().reshape(()))
-        return None if slot is None else (slot,)
+        return None if slot is None else Coming((slot,))
 
 
 def _as_tensor(tensor: Any) -> torch.Tensor | None:

@@ -69,6 +69,12 @@ class Observer:
         """(the error of a `torch.save`, which file could not be written as its disk is full)."""
         self._empty = False
         """Whether a loader without a batch was told of."""
+        self._lowered = False
+        """Whether a batch that was lowered was told of."""
+        self._small: dict[int, tuple[int, int]] = {}
+        """By a loader's id its examples and its batch size, which is larger."""
+        self.loader = 0
+        """The id of the loader that gave the last batch."""
         self.names: set[str] = set()
         """The names of values that the script has passed to a logger and that are recorded."""
         self.names_left_out = False
@@ -231,6 +237,8 @@ class Observer:
         rec.parts.here(parts.STEPPED if mine.number else parts.STEP)
         if self.last_gradient is None:
             ddp = None if self.findings is None else self.findings.ddp()
+            if small := self._small.get(self.loader):
+                rec.write(notices.small_data(*small))
             self.last_gradient = LastGradient(
                 () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(parts.READY))
         lr = optimizer.param_groups[0].get("lr")
@@ -254,12 +262,22 @@ class Observer:
         if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
             return
         examples, batch = len(loader.sampler), loader.batch_size
+        if 0 < examples < batch and not loader.drop_last:
+            self._small[id(loader)] = examples, batch
         self._empty = examples < (batch if loader.drop_last else 1)
         if self._empty:
             if not self.tried:
                 self.become()
             if self.rec is not None:
                 self.rec.write(notices.no_batch(examples, batch or 0))
+
+    def lowered(self) -> None:
+        """Called when a library has caught that memory ran out, and tries a smaller batch."""
+        if not self.tried:
+            self.become()
+        if self.rec is not None and not self._lowered:
+            self._lowered = True
+            self.rec.write(notices.lowered())
 
     def steps_so_far(self) -> int:
         """About how many steps this rank has made; 0 before the first."""

@@ -267,8 +267,8 @@ def _check_mode(spec: RunSpec, devices: Sequence[Device]) -> list[Problem]:
         but = "one" if mode.most_devices == 1 else str(mode.most_devices)
         command, other = spec.task.command, "the mode ddp"
         if command and not own_command.launches_itself(command):
-            other = "a mode: dp runs your command once, with all of them (it may start its own " \
-                    "ranks), ddp once for each"
+            other = "a mode: --mode ddp starts your command once for each, --mode dp once with " \
+                    "all of them (it may start its own ranks)"
         out.append(Problem("parallel.mode", p.mode,
                            f"{mode.label} trains on {most} and {n} are chosen; "
                            f"choose {but}, or {other}", "parallel.mode=ddp"))

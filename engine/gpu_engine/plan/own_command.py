@@ -167,6 +167,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh", "fish")
 SELF_LAUNCHERS = frozenset({
     "torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric", "lightning", "composer",
     "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
+    "tune", "llamafactory-cli", "axolotl", "swift", "yolo", "colossalai",
     *_SHELLS})
 _MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
@@ -206,7 +207,8 @@ class Said:
 
 
 _LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_LAUNCHERS = re.compile(r"(torchrun|torch\.distributed|accelerate|deepspeed)\b.*")
+_LAUNCHERS = re.compile(
+    r"(torchrun|torch\.distributed|accelerate|deepspeed|tune|colossalai|yolo)\b.*")
 
 
 def said(command: Sequence[str]) -> Said:
@@ -228,7 +230,7 @@ def said(command: Sequence[str]) -> Said:
         option = launcher[1], name.replace("_", "-")
         if option[1] in ("--nproc-per-node", "--num-processes") and value.isdecimal():
             ranks = written, int(value)
-        elif option == ("accelerate", "--gpu-ids") and value != "all":
+        elif value != "all" and option in (("accelerate", "--gpu-ids"), ("yolo", "device")):
             listed.append((_LISTS[0], written, value))
         # deepspeed takes CUDA_VISIBLE_DEVICES away for these (deepspeed/launcher/runner.py).
         elif option == ("deepspeed", "--include"):

@@ -51,8 +51,8 @@ def split(text: str) -> list[str]:
 
 def one_line(text: str) -> str:
     """Lines of a shell as one that means the same to it: those that a backslash continues are
-    joined, others are commands of their own."""
-    whole = re.sub(r"\\\r?\n[ \t]*", " ", text.strip())
+    joined, others are commands of their own. In a bracketed paste tmux sends CR at their ends."""
+    whole = re.sub(r"\\(\r\n?|\n)[ \t]*", " ", text.strip())
     return "; ".join(line.strip() for line in whole.splitlines() if line.strip())
 
 

@@ -22,6 +22,7 @@ from gpu_engine.sweep.rungs import FIRST
 MOST = 1000
 """Members of a sweep."""
 _SEED = "train.seed"
+_FLAG = re.compile(r"-+[A-Za-z_]")
 _WORD = re.compile(r"[A-Za-z_][\w.-]*")
 _LONGEST_VALUE = 20
 """Characters of a value in a member's name."""
@@ -95,17 +96,18 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
 
 
 def options(command: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """The options of a command that have a value, as `--lr 0.1`, `--lr=0.1` and `lr=0.1` do: name
-    → which argument has it, and what stands before it there. Of several the last."""
+    """The options of a command that have a value, as `--lr 0.1`, `--lr=0.1`, `lr=0.1` and Hydra's
+    `+lr=0.1` do: name → which argument has it, and what stands before it there. Of several the
+    last. What follows a flag is no value if it begins as an option does: `--amp --lr 3`."""
     found: dict[str, tuple[int, str]] = {}
     for at, arg in enumerate(command):
         option, equals, _ = arg.partition("=")
-        name = option.lstrip("-")
+        name = option.lstrip("-+" if equals else "-")
         if not _WORD.fullmatch(name):
             continue
         if equals:
             found[name] = at, option + equals
-        elif option != name and at + 1 < len(command):
+        elif option != name and at + 1 < len(command) and not _FLAG.match(command[at + 1]):
             found[name] = at + 1, ""
     return found
 
@@ -136,6 +138,9 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
 
 
 def _unknown(key: str, spec: RunSpec) -> Problem:
+    command = spec.task.command or ()
+    if f"--{key}" in command and key not in options(command):
+        return Problem(key, None, f"--{key} of the command is a flag, and has no value to vary")
     if "." not in key and spec.task.command and _WORD.fullmatch(key) \
             and key not in own_command.PLACEHOLDERS:
         return Problem(key, None, "there is no such key; to vary an argument of the command, "

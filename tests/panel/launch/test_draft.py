@@ -247,6 +247,9 @@ async def test_saving_keeps_comments_names_cards_by_uuid_and_says_what_it_replac
         saved = presets.load("mine")
         assert saved.spec.devices.ids == [d.uuid for d in machine.devices[:2]]
         assert saved.spec.train.lr == 5e-3
+        # Its runs are not called as those of the preset that it was made of.
+        assert saved.spec.name == screen.query_one("#f-name", Input).value == "mine"
+        assert not screen.draft.changed
         assert screen.form.border_title == "Launch ─ preset mine"
         saved.path.write_text("# why this one\n" + saved.path.read_text())
         await type_into(pilot, screen, "f-train-lr", "6e-3")

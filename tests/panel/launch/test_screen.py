@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
+from textual.events import Key
 from textual.widgets import Button, Input
 
 from gpu_engine.devices.records import Sample
+from gpu_engine.launching import launcher
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
 from gpu_panel.common.key_bar import KeyBar
+from gpu_panel.launch import screen as launch_screen
 from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.fields import OWN_CLASS, OWN_COMMAND
 from gpu_panel.launch.form import FormPane
@@ -256,6 +260,32 @@ async def test_it_comes_with_a_key_or_a_click_and_goes_with_escape_or_a_launch()
         await until(pilot, lambda: screen.form.has_focus_within)
         await pilot.press("ctrl+l")
         await until(pilot, lambda: screen.runs.lines and screen.runs.has_focus)
+
+
+async def test_a_second_launch_while_one_starts_is_none_and_keys_wait_for_the_form(monkeypatch):
+    """From the first moment on, when neither preset nor devices are known."""
+    begun, started = threading.Event(), []
+
+    def start(prepared):
+        started.append(prepared)
+        return create(prepared)
+
+    create = launcher.start
+    monkeypatch.setattr(launcher, "start", start)
+    monkeypatch.setattr(launch_screen, "has_begun", lambda run: begun.wait(60))
+    async with panel(slots(1), command=("true",), ready=False, notifications=True) as (
+            pilot, screen):
+        for key in ("ctrl+l", "ctrl+l"):
+            pilot.app.post_message(Key(key, None))
+        await until(pilot, lambda: screen.runs.lines and screen.runs.has_focus)
+        await pilot.press("ctrl+l")
+        await says(pilot, "The run is already starting")
+        assert len(started) == 1
+        begun.set()
+        await until(pilot, lambda: not screen._launching)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: len(started) == 2)
+        await until(pilot, lambda: len(screen.runs.lines) == 2)
 
 
 async def test_a_field_is_found_by_a_part_of_its_name():

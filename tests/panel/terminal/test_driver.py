@@ -1,4 +1,4 @@
-"""Characters for terminals that have only ASCII."""
+"""Characters for terminals that have only ASCII, and whatever a terminal sends."""
 
 
 import ast
@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual import events
+from textual._xterm_parser import XTermParser
+from textual.drivers import linux_driver
 
+from gpu_panel import textual_private
 from gpu_panel.terminal.driver import ascii_only, wants_ascii
 from gpu_panel.terminal.notice import kind, notice
 
@@ -105,3 +109,48 @@ def test_no_title_and_no_text_can_end_the_sequence_or_begin_another(title, text,
     sent = notice({"TERM": term}, title, text)
     assert re.fullmatch("\a\x1b\\](777;notify;[^;\x00-\x1f\x7f-\x9f]{0,80};|9;gpu-panel: )"
                         "[^;\x00-\x1f\x7f-\x9f]{0,240}\a", sent)
+
+
+NUMBERS = st.sampled_from(["", "0", "1", "9", "97", "97:65", "2:1", "1:2", "1:3", "55296", "57414",
+                           "1114112", "99999999999999999999", "48", "-3", "?2026", "<0", "<64"])
+SENT = st.lists(st.one_of(
+    st.builds(lambda parts, end: b"\x1b[" + ";".join(parts).encode() + end.encode(),
+              st.lists(NUMBERS, max_size=6), st.sampled_from("u~ABHPRSMmtyIO$")),
+    st.sampled_from([b"\x1b", b"\x1b[", b"\x1b[200~", b"\x1b[201~", b"\x1bO", b"\x1b[M", b"\xff"]),
+    st.binary(max_size=5)), max_size=12).map(b"".join)
+
+
+def events_of(made, decode, sent):
+    out = []
+    for start in range(0, len(sent), 7):  # as a read may cut it
+        out += made.feed(decode(sent[start:start + 7]))
+    return out
+
+
+@given(SENT)
+def test_no_bytes_end_the_panel_and_what_textual_reads_is_read_alike(sent):
+    textual_private.read_anything()
+    ours = events_of(linux_driver.XTermParser(),
+                     linux_driver.getincrementaldecoder("utf-8")().decode, sent)
+    for event in ours:
+        if isinstance(event, events.Key):
+            (event.key + (event.character or "")).encode()
+    try:
+        theirs = events_of(XTermParser(), textual_private.getincrementaldecoder("utf-8")().decode,
+                           sent)
+        [event.key.encode() for event in theirs if isinstance(event, events.Key)]
+    except (ValueError, OverflowError):
+        return
+    if b":" not in sent:
+        assert [repr(event) for event in ours] == [repr(event) for event in theirs]
+
+
+@pytest.mark.parametrize(("sent", "keys"), [
+    (b"\x1b[9;1:1u", ["tab"]), (b"\x1b[9;1:2u", ["tab"]), (b"\x1b[9;1:3u", []),
+    (b"\x1b[97:65;2:1;65u", ["A"]), (b"\x1b[1;5:1A", ["ctrl+up"]), (b"\x1b[3;5:3~", []),
+    (b"\x1b[1114112u", []), (b"\xffa", ["replacement_character", "a"])])
+def test_keys_with_an_event_type_are_pressed_once(sent, keys):
+    textual_private.read_anything()
+    read = events_of(linux_driver.XTermParser(),
+                     linux_driver.getincrementaldecoder("utf-8")().decode, sent)
+    assert [event.key for event in read] == keys

@@ -126,13 +126,11 @@ class FitDialog(ModalScreen[Batch | None]):
     def _show_answer(self, answer: dict[str, Any]) -> None:
         trials, plan = [fit.Trial(**trial) for trial in answer["trials"]], self._plan
         proposal = Batch(**answer["proposal"]) if answer["proposal"] else None
-        text, keys = "\n".join([*lines(trials, plan.unit), "", ""]), "esc close"
+        text, keys = "\n".join([*lines(self._spec, trials, plan.unit), "", ""]), "esc close"
         if answer["largest"] is None:
             text += fit.advice(self._spec, trials)
         else:
-            text += f"fits: up to {answer['largest']:,} per {plan.unit}"
-            if bad := min((t for t in trials if not t.fits), key=lambda t: t.size, default=None):
-                text += f"; {bad.size:,} does not: {bad.why}"
+            text += fit.verdict(trials, plan.unit)
         if proposal is not None:
             same = (proposal.per_gpu, proposal.accumulate) == (
                 plan.batch.per_gpu, plan.batch.accumulate)

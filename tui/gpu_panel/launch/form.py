@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -234,6 +234,10 @@ type in a field, digits and letters go into it: esc leaves it."""
         if name is None:
             return
         described = before.description if before is not None else None
+        # Runs of a copy are not called as those of the preset that it was made of.
+        renamed = before is not None and spec.name == before.spec.name and name != before.name
+        if renamed:
+            spec = replace(spec, name=name)
 
         def write() -> Preset:
             presets.save(name, spec, described)
@@ -241,6 +245,9 @@ type in a field, digits and letters go into it: esc leaves it."""
 
         saved = await in_thread(write)
         self.notify(f"Saved in {saved.path}", title="Preset", markup=False)
+        if renamed:
+            draft.put("name", name)
+            self._fields.fill()
         draft.saved(saved)
         self._edited()
 

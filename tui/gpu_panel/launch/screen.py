@@ -7,7 +7,9 @@ answer. A pane owns its content and its keys; the screen passes messages between
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
@@ -51,6 +53,17 @@ APART = 0.3
 """Seconds between the paintings of different parts within a second."""
 
 
+READ_WITHIN, TICK = 5.0, 0.02
+"""Seconds that an action waits for the preset and the devices, and between two looks."""
+
+
+def has_begun(run: Run) -> None:
+    """Return once the run has its devices, or has ended, or half a minute has passed. Blocks."""
+    end = time.monotonic() + 30
+    while run.state().state == "starting" and time.monotonic() < end:
+        time.sleep(TICK)
+
+
 class LaunchScreen(PaneScreen):
     """In a narrow terminal one pane at a time, with tabs. The class -pane-NAME says which is in
     front, -detail whether the details of a device are open; the style sheet does the rest."""
@@ -73,6 +86,8 @@ class LaunchScreen(PaneScreen):
         self.review: Review | None = None
         self._debounce: Timer | None = None
         self._begun = False
+        self._launching = False
+        """Whether a run is being started, or has not taken its devices yet."""
         self.host = HostBar(source)
         self.bar = PaneBar(self.tabs(), id="panes")
         self.devices = DevicesPane(source)
@@ -319,36 +334,70 @@ class LaunchScreen(PaneScreen):
 
     # --- launching -----------------------------------------------------------------------------
 
-    @guarded("launch", exclusive=True)
+    async def _known(self) -> bool:
+        """Wait until the preset is read and devices are found; what is typed meanwhile waits, too.
+        Whether they are, and else says so."""
+        for _ in range(round(READ_WITHIN / TICK)):
+            if self.form.ready and self.source.inventory is not None:
+                return True
+            await asyncio.sleep(TICK)
+        self.notify("Still looking for devices" if self.form.ready else "Still reading the preset",
+                    severity="warning")
+        return False
+
+    @guarded("launch")
     async def action_launch(self) -> None:
+        if self._launching:
+            self.notify("The run is already starting", severity="warning")
+            return
+        self._launching = True
+        run = None
+        try:
+            run = await self._launch()
+        finally:
+            # Its supervisor takes the devices a moment later. Until then they look free.
+            if run is None:
+                self._launching = False
+            else:
+                self._await_start(run)
+
+    @guarded("start")
+    async def _await_start(self, run: Run) -> None:
+        try:
+            await in_thread(lambda: has_begun(run))
+        finally:
+            self._launching = False
+
+    async def _launch(self) -> Run | None:
         from gpu_engine.launching import launcher
         from gpu_panel.launch.review import busy_devices, sharing_would_help
 
-        if not self.form.ready:
-            return
+        if not await self._known():
+            return None
         found = await self._reviewed()
         if found is None:
             self.notify("Still looking for devices", severity="warning")
-            return
+            return None
         taken = await busy_devices(self.source, self.devices.ticked)
         if found.plan is None and not sharing_would_help(found, taken):
             self._go_to_problem(found.problems)
-            return
+            return None
         # The engine uses a device beside others only if the spec allows it.
         share = any(t.can_be_shared for t in taken.values())
         if taken and not await self._ask_about(taken, share):
-            return
+            return None
         if share:
             self.draft.share()
             found = await self._reviewed()
         prepared = await self._ask_hosts(found) if found is not None else None
         if prepared is None:
             self._go_to_problem(found.problems if found is not None else ())
-            return
+            return None
         launched = self.draft
         run = await in_thread(lambda: launcher.start(prepared))
         launched.asked()
         self._go_to_run(run)
+        return run
 
     def _go_to_run(self, run: Run) -> None:
         """Show a run that has just been started: in the preview, or else on its screen."""
@@ -376,9 +425,7 @@ class LaunchScreen(PaneScreen):
     @guarded("queue", exclusive=True)
     async def action_queue(self, vary: bool = False) -> None:
         """Put the form's run into the queue, after a dialog. `vary`: begin with what varies."""
-        inventory = self.source.inventory
-        if not self.form.ready or inventory is None:
-            self.notify("Still looking for devices", severity="warning")
+        if not await self._known() or (inventory := self.source.inventory) is None:
             return
         from gpu_panel.launch.queueing import ask_and_queue
 
@@ -392,7 +439,7 @@ class LaunchScreen(PaneScreen):
     @guarded("fit", exclusive=True)
     async def action_fit(self) -> None:
         """Try what fits, and put what is proposed into the form if the person wants that."""
-        found = await self._reviewed() if self.form.ready else None
+        found = await self._reviewed() if await self._known() else None
         if found is None:
             self.notify("Still looking for devices", severity="warning")
             return

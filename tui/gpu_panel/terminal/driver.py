@@ -54,6 +54,7 @@ def wants_ascii(env: Mapping[str, str]) -> bool:
 class PanelDriver(LinuxDriver):
     def __init__(self, app: Any, **options: Any) -> None:
         """`app`: the panel, which gets it as `terminal`."""
+        textual_private.read_anything()
         super().__init__(app, **options)
         self.app = app
         app.terminal = self
