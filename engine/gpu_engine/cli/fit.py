@@ -62,6 +62,7 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     # What is left where this process is killed is removed once its end of the pipe is closed.
     watcher = subprocess.Popen(own_program("gpu_engine.cli.fit", _tag(os.getpid())),
                                stdin=subprocess.PIPE, start_new_session=True, cwd="/")
+    assert watcher.stdin is not None
     with leases.acquire(paths.leases_folder(), devices, None, hold=hold), closing(watcher.stdin):
         trials = fit.search(lambda size: _tried(spec, size, limit, unit), room)
     batch = first.plan.batch
