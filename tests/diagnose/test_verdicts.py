@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_engine.diagnose import steps, verdicts
@@ -87,6 +89,16 @@ def test_a_rank_that_is_slower_as_a_whole_is_named_with_the_parts_that_are(facto
     assert "its backward and forward take" in found.text
     longer = found.figures["backward_a_step"] + found.figures["forward_a_step"]
     assert longer == pytest.approx(0.009 * (1 - 1 / factor), rel=0.01)
+
+
+def test_no_straggler_where_a_few_pauses_make_the_others_wait():
+    """As after each epoch: a second in a step of 10 ms, four times, of 800 steps."""
+    paused = [rank(0, backward=0.1, optimizer=0.1, forward=0.1, wait=0.0),
+              rank(1, backward=0.1, optimizer=0.1, forward=0.1, wait=0.6)]
+    assert codes(*paused) == ["straggler"]
+    for view in paused:
+        view.spans = type(view.spans)(replace(span, median=0.004) for span in view.spans)
+    assert codes(*paused) == []
 
 
 def test_no_straggler_where_its_parts_do_not_explain_it():
@@ -201,6 +213,8 @@ def test_exchange_is_what_the_rank_that_comes_last_waits(least, there):
     parts = {"forward": 0.1, "backward": 0.1, "wait": 0.45}
     found = codes(rank(0, exchange=least, **parts), rank(1, exchange=0.005, **parts))
     assert found == ["exchange"] * there
+    same = codes(rank(0, exchange=0.005, **parts), rank(1, exchange=0.005, **parts))
+    assert same == ["exchange"], "two that wait alike"
 
 
 @pytest.mark.parametrize(("gc", "gcs", "there"), [(0.2, 100, True), (0.2, 50, False),
@@ -232,7 +246,7 @@ def test_two_ranks_that_evaluate_are_not_said_to_be_one():
     assert "rank 0 evaluates for longer than they do, 35% of the time" in found.text
 
 
-@pytest.mark.parametrize(("workers", "says"), [(1, "its one worker is"), (3, "its 3 workers are")])
+@pytest.mark.parametrize(("workers", "says"), [(1, "its only worker is"), (3, "its 3 workers are")])
 def test_workers_are_counted_in_words(workers, says):
     (found,) = verdicts.of([rank(workers=workers, data=0.5, forward=0.0)])
     assert says in found.text

@@ -128,6 +128,9 @@ def straggler(ranks: Sequence[RankTimes]) -> Verdict | None:
         if found is None or found[0] != culprit:
             return None
     own = next(r.whole for r in ranks if r.rank == culprit)
+    # A few pauses, as for a save after each epoch, are in the mean and are not in each step.
+    if own.median is not None and own.training / own.steps - own.median >= gap / 2:
+        return None
     others = [r.whole for r in ranks if r.rank != culprit]
     more = {name: (own.a_step(name) or 0.0) - median(o.a_step(name) or 0.0 for o in others)
             for name in OWN_PARTS}
@@ -215,7 +218,8 @@ def exchanging(ranks: Sequence[RankTimes]) -> Verdict | None:
     each = [[s.exchange for s in r.spans if s.exchange is not None] for r in ranks]
     if len(ranks) < 2 or not all(each):
         return None
-    seconds, whole = min((median(known), r.whole) for known, r in zip(each, ranks, strict=True))
+    seconds, whole = min(((median(known), r.whole) for known, r in zip(each, ranks, strict=True)),
+                         key=lambda found: found[0])
     a_step = whole.training / whole.steps
     if seconds < max(EXCHANGE * a_step, WORTH):
         return None
