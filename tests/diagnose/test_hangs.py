@@ -303,6 +303,19 @@ def test_a_wait_is_told_once_it_has_taken_long():
     assert hangs.find_hang(views, NOW).text.startswith("no step for 01:00: "), "no healthy wait"
 
 
+def test_a_standstill_that_has_ended_by_itself_is_usual_of_the_rank():
+    """It waits for its environment, or for an answer over a socket, again and again."""
+    for stood, still, told in ((0.0, 60, True), (35.0, 60, False), (35.0, 80, True),
+                               (5000.0, 601, True)):
+        view = rank(0, still=60 + still)
+        object.__setattr__(step := schema.Step(31, 0.1, 0), "t", NOW - still)
+        RunView({0: view}).fold(0, step)
+        assert view.stood == 60, "it stood, and not at work"
+        view = rank(0, still=still)
+        view.stood = stood
+        assert bool(hangs.find_alarm([view], NOW)) is told
+
+
 def test_one_that_goes_from_operation_to_operation_waits_in_none_of_them():
     """In a validation, say; NCCL waits at full speed, and there it is the operation's age."""
     for took, works in ((2.0, True), (40.0, False)):

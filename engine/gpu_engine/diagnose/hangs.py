@@ -28,6 +28,8 @@ _ORDER = {name: i for i, name in enumerate(
     ("init", "data", "running", "forward", "backward", "optimizer", "eval", "checkpoint"))}
 _WITHIN = ("forward", "backward", "optimizer")
 """Phases within a step."""
+_STOOD = 600.0
+"""Seconds: after a longer standstill than half of it, another one is told after this time."""
 SOON = 20.0
 """Seconds after which a rank that has said where it is counts as waiting. It says so after ten."""
 _LONG = 30.0
@@ -324,7 +326,8 @@ def _since_when(view: RankView) -> float:
 def _usual(view: RankView) -> float:
     """Seconds without a step that are usual of this rank, which has made one."""
     if view.steps_per_s:
-        return 5 / view.steps_per_s
+        # One that has stood still and gone on by itself may do so again, for somewhat longer.
+        return max(5 / view.steps_per_s, min(2 * view.stood, _STOOD))
     # Of a single step it is known that it took no longer than the rank has lived.
     return 2 * (view.step_times[0][0] - view.began) if view.began is not None else 0.0
 

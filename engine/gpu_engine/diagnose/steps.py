@@ -63,7 +63,8 @@ class Parts:
         """For scripts: seconds and shares."""
         return {"steps": self.steps, "seconds": round(self.seconds, 4), "median": self.median,
                 "clock": "device" if self.on_device else "process",
-                "caught_up": self.caught_up, "waited": self.waited,
+                "caught_up": self.caught_up, "waited": self.waited, "gc": self.gc,
+                "gcs": self.gcs, "stalls": self.stalls, "stalled": self.stalled,
                 "parts": {name: value and round(value, 4) for name, value in self.parts.items()},
                 "shares": {name: (share := self.share(name)) and round(share, 4)
                            for name in self.parts}}

@@ -91,6 +91,9 @@ class RankView:
     """The first of this attempt."""
     stands: schema.Stands | None = None
     """Where it is, if it has made no step for a while."""
+    stood: float = 0.0
+    """Seconds of the longest time without a step and without a sign of work that has ended by
+    itself, as a wait for an answer over a socket."""
     quiet: str | None = None
     """What its process does, as `schema.Quiet` says it, while nothing comes from it."""
     trace: schema.Trace | None = None

@@ -209,6 +209,8 @@ def _steps(run: RunView, rank: RankView, events: Sequence[schema.Step]) -> None:
     if not events:
         return
     last = events[-1]
+    if rank.stands is not None and not rank.stands.works:
+        rank.stood = max(rank.stood, events[0].t - rank.stands.since)
     rank.step, rank.epoch, rank.stands = last.step, last.epoch, None
     rank.loss = next((loss for e in reversed(events) if (loss := last_loss(e)) is not None),
                      rank.loss)
