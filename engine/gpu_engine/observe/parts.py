@@ -90,7 +90,8 @@ class ScriptParts(StepParts):
     def _after_batch(self, kind: str, gap: float) -> None:
         """Add the time since a batch came, and that for which it was waited."""
         wait, self._wait = self._wait, 0.0
-        self._evaluates = kind == ASKS_AGAIN
+        # Batches before the first that is trained on are passed over, as at a resume.
+        self._evaluates = kind == ASKS_AGAIN and self.loads
         if kind in _BEGINS:
             self.loads = True
             self._known |= {"data", "forward"}

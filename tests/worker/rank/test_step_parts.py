@@ -121,6 +121,9 @@ def test_a_batch_that_is_only_looked_at_is_no_evaluation(clock):
     event = told(ScriptParts(), clock, (ASKS, 1), (BATCH, 30), (ASKS, 1), (BATCH, 2), (BACKWARD, 1),
                  (BACK, 1), (OPTIMIZER, 1), (STEP, 0))
     assert (event.eval, event.data, event.forward) == (None, 1, 2)
+    event = told(ScriptParts(), clock, (ASKS, 1), (BATCH, 30), (AGAIN, 1), (BATCH, 2),
+                 (BACKWARD, 1), (BACK, 1), (OPTIMIZER, 1), (STEP, 0))
+    assert event.eval is None, "a resume passes over those that were trained on"
 
 
 def test_without_a_loader_the_forward_pass_is_unknown_and_not_nothing(clock):
