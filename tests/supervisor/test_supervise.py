@@ -17,6 +17,7 @@ from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.cause import (
     Failure,
+    crash_in,
     describe_exit,
     exits_in,
     first_cause,
@@ -357,6 +358,16 @@ def test_who_ended_without_a_word_leads_over_broken_connections_alone():
     ("rank 0 Killed time\nexitcode  : 1 (pid: 15)\n", {15: 1}, None)])
 def test_what_launchers_say_of_how_their_processes_ended(log, ends, root):
     assert (exits_in(log), root_in(log)) == (ends, root)
+
+
+def test_a_signal_that_we_have_not_sent_is_a_ranks_own_end_also_where_python_says_which():
+    broke = Failure(0, 1, 10.0, err("RuntimeError", "Connection closed by peer", 9.9))
+    ended = Failure(1, -signal.SIGTERM, 10.1, asked=False)
+    assert first_cause([broke, ended]).line == "rank 1: killed by SIGTERM"
+    assert first_cause([broke, Failure(1, -signal.SIGTERM, 10.1)]).rank == 0
+    log = "x\nFatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call"
+    assert crash_in(log) == -signal.SIGSEGV
+    assert crash_in("the log says Fatal Python error: Aborted") is None
 
 
 def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():

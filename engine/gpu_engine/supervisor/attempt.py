@@ -131,7 +131,7 @@ class Attempt:
         failures = below + [
             Failure(rank, child.status or 0, child.ended or time.time(),
                     self.events[rank].view.error, logs.tail(self._log(run, plan, child, rank)),
-                    child.role == "launcher", self.after_end(child))
+                    child.role == "launcher", child.asked, self.after_end(child))
             for child in self.children if not child.killed for rank in child.ranks
             if (child.status != 0 or (is_task and self.too_early(child))
                 or (is_task and self.events[rank].view.error is not None))

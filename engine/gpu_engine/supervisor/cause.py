@@ -36,6 +36,11 @@ _NOT_COMPILED = re.compile(r'^  File "[^"\n]*", line \d+\n(?: .*\n)*'
 _WAKE_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"})
 _WORDS = {"Killed": signal.SIGKILL, "Terminated": signal.SIGTERM, "Aborted": signal.SIGABRT,
           "Segmentation fault": signal.SIGSEGV, "Bus error": signal.SIGBUS}
+_CRASHES = {"Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
+            "Bus error": signal.SIGBUS, "Floating point exception": signal.SIGFPE,
+            "Floating-point exception": signal.SIGFPE, "Illegal instruction": signal.SIGILL}
+_CRASH = re.compile(rf"^Fatal Python error: ({'|'.join(_CRASHES)})", re.MULTILINE)
+"""What Python's faulthandler says in the log of a rank that a signal ends."""
 _EXIT = re.compile(
     r"exitcode\s*: (?P<status>-?\d+)\)?.*\(pid: (?P<pid>\d+)\)"
     r"|[Pp]rocess (?P<told>\d+) (?:closing|via) signal (?P<closing>SIG\w+)"
@@ -63,6 +68,8 @@ class Failure:
     """The end of its log, for a process that writes no events."""
     launcher: bool = False
     """Whether the process is not the rank itself but its launcher."""
+    asked: bool = True
+    """Whether we, or a launcher as far as is known, may have ended it after another had failed."""
     after_end: bool = False
     """Whether its script had ended by itself before a signal ended the process."""
 
@@ -89,7 +96,7 @@ class Failure:
             if kind != "PeerLost" and own_fault(message):
                 return False
             return kind in _WAKE_TYPES or bool(_WAKE.search(message))
-        if self.status == -signal.SIGTERM:  # what the others get once one has failed
+        if self.status == -signal.SIGTERM and self.asked:
             return True
         trace = self.traceback
         return trace is not None and bool(_WAKE.search(trace.splitlines()[-1]))
@@ -170,8 +177,9 @@ def describe_exit(status: int | None, oom_kills: int | None = None) -> str:
         return procs.describe_exit(status)
     name = "SIGKILL" if status is None else procs.signal_name(-status)
     if status is None and not oom_kills:
-        return "ended without an error or an end of its own: killed by a signal, SIGKILL where " \
-            "host memory is full" + ", though the kernel counted no such kill" * (oom_kills == 0)
+        why = ", and the kernel counted no kill for lack of memory" if oom_kills == 0 else \
+            ", SIGKILL where host memory is full"
+        return f"ended without an error or an end of its own: killed by a signal{why}"
     if name != "SIGKILL":
         more = {"SIGSEGV": ": a crash in native code",
                 "SIGBUS": f": often a full {disk_room.shared_memory()}",
@@ -209,6 +217,12 @@ def exits_in(log: str) -> dict[int | None, int]:
         if said["status"] or number:
             told.setdefault(int(pid) if pid else None, int(said["status"] or -int(number)))
     return told
+
+
+def crash_in(log: str) -> int | None:
+    """The exit status of a process whose log says that a signal ended it, last."""
+    said = [found[1] for found in _CRASH.finditer(log)]
+    return -_CRASHES[said[-1]] if said else None
 
 
 def root_in(log: str) -> tuple[int, int] | None:

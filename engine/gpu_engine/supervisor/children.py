@@ -42,6 +42,8 @@ class Child:
     """Its exit status, negative if a signal ended it; None while it runs."""
     ended: float | None = None
     """When it ended, Unix seconds."""
+    asked: bool = False
+    """Whether we have sent it a signal: if that ended it, this is no failure of its own."""
     killed: bool = False
     """Whether we killed it; its status then says nothing about it."""
 
@@ -53,6 +55,7 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it still runs."""
         if self.running:  # not reaped yet, so the pid can't be another's
+            self.asked = True
             os.kill(self.pid, number)
 
 

@@ -22,7 +22,7 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import Notice
-from gpu_engine.supervisor.cause import Failure
+from gpu_engine.supervisor.cause import Failure, crash_in
 from gpu_engine.supervisor.children import Child
 
 _AT_ONCE = 1 << 23
@@ -171,6 +171,8 @@ def failed_below(events: Mapping[int, RankState], children: Sequence[Child],
             status = view.exit if status is None or status < 0 else status
         elif seen not in silent and status is None:
             continue
+        if status is None and seen in silent:
+            status = crash_in(log_of(seen.rank))
         if status != 0 and not (view.ended and status is None):
             # Native code says there why it ends a process; who is killed says nothing.
             crashed = (status or 0) < 0 and -(status or 0) not in (signal.SIGKILL, signal.SIGTERM)
