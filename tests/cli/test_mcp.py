@@ -119,6 +119,10 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
         assert notes.read(found[0].path).tags == ("agent:night", "mine")
         told, _ = await tool("note", run=first["id"], text="no better", discard=True)
         assert (told["note"], told["verdict"]) == ("no better", "discard")
+        assert told["summary"] == f"{first['id']}: discard no better"
+        assert error(await tool("note", run=first["id"], untag=["mine", "agent:night"])
+                     )["what"] == "tag"
+        assert notes.read(found[0].path).tags == ("agent:night", "mine")
         assert (await tool("code", run=first["id"]))[0]["patch"] == ""
         assert "was not started by you" in error(await tool("note", run=other.id, keep=True))["why"]
         refused = error(await tool("stop", run=other.id))
