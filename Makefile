@@ -43,10 +43,11 @@ tested: $(READY)
 machines: $(READY)
 	$(PYTEST) -n 4 --dist loadfile $(MACHINES)
 
-# All there is, for a night: docs/testing.md.
+# All there is, for a night: docs/testing.md. Every bench once, small: that it runs, not what it says.
 night: lint
 	$(PYTEST) $(SIX)
 	@$(MAKE) --no-print-directory fuzz faults foreign mutants
+	BENCH_RUNS=1 BENCH_SECONDS=3 BENCH_KEYS=5 BENCH_POINTS=100000 BENCH_GB=0.1 $(MAKE) bench
 
 # The property tests with other examples than before, and ten times as many; every hostile folder
 # against every command.

@@ -165,7 +165,8 @@ def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=24, help=f"of {2 * TURNS * BLOCK} steps each")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_RUNS", "24")),
+                        help=f"of {2 * TURNS * BLOCK} steps each")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     args = parser.parse_args(argv or [])
     if args.inside:

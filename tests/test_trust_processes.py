@@ -28,6 +28,7 @@ CHILD = "a child that this process has started and not yet reaped"
 ITSELF = "this process"
 
 MAY_START = {
+    "engine/gpu_engine/cli/fit.py": OURS,
     "engine/gpu_engine/cli/hold.py": "the command that a person has typed behind it",
     "engine/gpu_engine/devices/probe.py": OURS,
     "engine/gpu_engine/common/programs.py": TOOL,

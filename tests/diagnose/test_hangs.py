@@ -258,6 +258,8 @@ def test_of_those_who_did_not_come_the_first_stands_still_but_is_no_alarm_while_
     assert hang.text.endswith("; rank 3 stands still at train.py:7 in main; rank 1 works at "
                               "train.py:7 in main; rank 2 waits in recv at train.py:7 in main")
     assert hangs.find_alarm(views, NOW) is None
+    saved = hangs.find_hang([rank(0, works=True, waits="barrier"), rank(1, works=True)], NOW)
+    assert "rank 0 has come to barrier at train.py:7 in main" in saved.text, "it worked before"
     assert hangs.find_alarm([views[0], *views[2:]], NOW).rank == 3
     assert hangs.find_hang([views[0], *views[1:3]], NOW).rank == 1
 

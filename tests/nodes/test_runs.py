@@ -213,7 +213,8 @@ def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reach
     assert far.state().state == "running"
     with pytest.raises(UserError, match="gpu2"):
         stop(run)
-    for words in (("logs", run.id, "-n", "1"), ("export", run.id, "--to", "csv", "-o", "x.csv")):
+    for words in (("logs", run.id, "-n", "1"), ("export", run.id, "--to", "csv", "-o",
+                   str(run.path.parents[1] / "x.csv"))):
         assert "warning: gpu2 was away when the run ended: what it has of rank 1 since " \
             in called(*words).stderr
     second.mend()

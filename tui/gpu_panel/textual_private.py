@@ -41,7 +41,7 @@ def surely_rings(timer: Timer) -> Timer:
     return timer
 
 
-class Parser(linux_driver.XTermParser):
+class Parser(linux_driver.XTermParser):  # pyright: ignore[reportPrivateImportUsage]
     """Textual's parser of what the terminal sends, which no bytes end.
 
     Buys: a panel that outlives its input. Textual 8.2.8's `_parse_extended_key` takes "1:1", the
@@ -50,7 +50,8 @@ class Parser(linux_driver.XTermParser):
     in the thread that reads, which ends the app with a traceback; so does what is not UTF-8. Where
     Textual's method is gone, such keys raise again, and `feed` begins anew behind them."""
 
-    def _parse_extended_key(self, sequence: str) -> list[events.Key] | None:
+    def _parse_extended_key(  # pyright: ignore[reportIncompatibleVariableOverride]
+            self, sequence: str) -> list[events.Key] | None:
         if (parts := _KEY.fullmatch(sequence)) is None:
             return super()._parse_extended_key(sequence)
         code, modifiers, event, text, end = (part or "" for part in parts.groups())

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 import click
@@ -60,9 +60,10 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     room = limit or min((d.memory_total for d in devices if d.memory_total), default=None)
     hold = leases.Hold(leases.new_name(), f"fit of {spec.name}", None)
     # What is left where this process is killed is removed once its end of the pipe is closed.
+    # It is started first, as the trial's ranks may run before `start` has returned.
     watcher = subprocess.Popen(own_program("gpu_engine.cli.fit", _tag(os.getpid())),
                                stdin=subprocess.PIPE, start_new_session=True, cwd="/")
-    with leases.acquire(paths.leases_folder(), devices, None, hold=hold), closing(watcher.stdin):
+    with leases.acquire(paths.leases_folder(), devices, None, hold=hold), watcher:
         trials = fit.search(lambda size: _tried(spec, size, limit, unit), room)
     batch = first.plan.batch
     largest = fit.largest(trials)

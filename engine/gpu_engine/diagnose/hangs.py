@@ -427,6 +427,9 @@ def _does(view: RankView, now: float) -> str:
         return f"is {view.detail}"
     if stands.waits is not None and not stands.works:
         return f"waits in {stands.waits}"
+    if stands.waits not in (None, SLEEP, DEBUGGER):
+        # It was at work before it came there, which its last looks still reach back to.
+        return f"has come to {stands.waits}"
     library = next((words for line in stands.stack for path, words in _IN_LIBRARY
                     if path in line), None)
     if stands.worker is not None and library is not None:

@@ -20,6 +20,8 @@ from ..events import notices, schema
 
 _CLIP_STEPS = 100
 """Steps after which clipping is not looked at any more."""
+_SOME = 1024
+"""Numbers of a gradient that are looked at before all of them are."""
 _CLIP_FACTOR = 1000.0
 """The scale is so many times the norm or value that is asked for, at least. Who clips to a multiple
 of the scale means what the script does."""
@@ -39,7 +41,15 @@ def _clear(optimizer: Any) -> bool:
     """Whether it has no gradient other than zero, as far as is known."""
     with torch.no_grad():
         return all(type(grad) is torch.Tensor and grad.is_cpu and grad.layout == torch.strided
-                   and not grad.any() for grad in _of(optimizer))
+                   and _zero(grad) for grad in _of(optimizer))
+
+
+def _zero(grad: torch.Tensor) -> bool:
+    # `any` reads all of it, half a millisecond for 350,000 numbers at each pass of an accumulation.
+    # Of a gradient that is not zero, some of its numbers say so.
+    some = grad.view(-1)[::grad.numel() // _SOME] if grad.is_contiguous() \
+        and grad.numel() > 4 * _SOME else grad
+    return not some.any() and (some is grad or not grad.any())
 
 
 class Gradients:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -247,7 +248,7 @@ def test_a_rank_says_once_where_it_stands_and_again_after_another_step(monkeypat
     monkeypatch.setattr(StandingStill, "_gets_on", lambda self, *looked: works[0])
     begun: dict[int, schema.Collective] = {}
     monkeypatch.setattr(standing, "collectives", lambda: begun)
-    monkeypatch.setattr(standing, "_frames", lambda frame: [("train.py", 3, "main")])
+    monkeypatch.setattr(standing, "_frames", lambda *_: [("train.py", 3, "main", "")])
     still = StandingStill()
 
     def after(seconds: float, step: int = 5, phase: str = "forward") -> schema.Stands | None:
@@ -351,14 +352,34 @@ def test_the_thread_that_is_waited_for_is_the_one_that_trains(lock):
 @pytest.mark.parametrize(("line", "waits"), [
     ("    store.wait(['a'])", "store.wait"), ("self.tcp_store.get(key)", "self.tcp_store.get"),
     ("req[0].wait()", "req[0].wait"), ("    time.sleep(pause)", schema.SLEEP),
-    ("if sleep(3):", schema.SLEEP), ("values.get(key)", None), ("lock.acquire()", None),
-    ("nosleep(3)", None)])
-def test_what_a_line_waits_in_is_known_by_its_name(tmp_path, line, waits):
-    script = tmp_path / "train.py"
-    script.write_text(f"\n{line}\n")
-    assert standing._waits_in([(str(script), 2, "main")]) == waits
-    inside = [("/v/torch/distributed/distributed_c10d.py", 5, "recv"),
-              ("/v/torch/distributed/c10d_logger.py", 8, "wrapper"), (str(script), 2, "main")]
+    ("if sleep(3): pass", schema.SLEEP), ("values.get(key)", None), ("lock.acquire()", None),
+    ("nosleep(3)", None), ("pause = lambda: time.sleep(3); lock.acquire()", None),
+    ("é = values.get(key); store.wait(['é'])", "store.wait")])
+def test_what_a_call_waits_in_is_known_by_its_name(tmp_path, line, waits):
+    script, stacks = tmp_path / "train.py", []
+    script.write_text(f"\n{line.strip()}\n")
+
+    class Anything:
+        """Notes where it is called last."""
+
+        def __getattr__(self, name):
+            return self
+
+        def __getitem__(self, key):
+            return self
+
+        def __call__(self, *args):
+            frame = sys._getframe(1)
+            stacks.append(standing._frames([(frame, frame.f_lineno)], frame))
+
+    exec(compile(script.read_text(), str(script), "exec"), dict.fromkeys(
+        ("store", "self", "req", "time", "sleep", "values", "lock", "nosleep", "key", "pause"),
+        Anything()))
+    assert standing._waits_in(stacks[-1]) == waits
+    inside = [("/v/torch/distributed/distributed_c10d.py", 5, "recv", ""),
+              ("/v/torch/distributed/c10d_logger.py", 8, "wrapper", ""),
+              (str(script), 2, "main", "")]
     assert standing._waits_in(inside) == "recv"
-    debugged = [("/python3.11/cmd.py", 5, "cmdloop"), ("/python3.11/pdb.py", 8, "interaction")]
+    debugged = [("/python3.11/cmd.py", 5, "cmdloop", ""),
+                ("/python3.11/pdb.py", 8, "interaction", "")]
     assert standing._waits_in([*debugged, *inside]) == schema.DEBUGGER

@@ -338,7 +338,8 @@ class LaunchScreen(PaneScreen):
         """Wait until the preset is read and devices are found; what is typed meanwhile waits, too.
         Whether they are, and else says so."""
         for _ in range(round(READ_WITHIN / TICK)):
-            if self.form.ready and self.source.inventory is not None:
+            if self.form.ready and self.source.inventory is not None and (
+                    self.devices.resolved or not self.draft.picks):
                 return True
             await asyncio.sleep(TICK)
         self.notify("Still looking for devices" if self.form.ready else "Still reading the preset",

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ _LOOKS = 4
 """
 _FRAMES, _RECENT = 24, 32
 _WAITS = re.compile(r"([\w.\[\]]+\.wait|[\w.]*store\w*\.get|(?:\btime\.)?\bsleep)\(")
-"""In a line that calls what is written in C: a wait of torch's, which has no line of its own."""
+"""In a call of what is written in C: a wait of torch's, which has no line of its own."""
 _DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/pydevd")
 _BELOW = ("torch/utils/data/", "/subprocess.py")
 """Where a thread waits for a process below."""
@@ -134,8 +135,8 @@ class StandingStill:
         return now - self._begun_at < _EVERY * (_LOOKS - 1) and bool(self._begun_at)
 
 
-_Frame = tuple[str, int, str]
-"""File, line and function."""
+_Frame = tuple[str, int, str, str]
+"""File, line and function; of the innermost, the source of the call that it is in."""
 
 
 def _trains(thread: int | None) -> tuple[int | None, list[_Frame]]:
@@ -153,7 +154,7 @@ def _trains(thread: int | None) -> tuple[int | None, list[_Frame]]:
             break
         thread = joined.ident
     frame = running.get(thread or 0)
-    return thread, _frames(traceback.walk_stack(frame) if frame else ())
+    return thread, _frames(traceback.walk_stack(frame) if frame else (), frame)
 
 
 _JOIN = threading.Thread.join.__code__
@@ -164,27 +165,40 @@ def _waits_in(stack: list[_Frame]) -> str | None:
     recorded, a key of the store, a sleep, a debugger."""
     if any(part in file for file, *_ in stack for part in _DEBUGGERS):
         return schema.DEBUGGER
-    for file, _, function in reversed(stack):
+    for file, _, function, _ in reversed(stack):
         if file.endswith("torch/distributed/distributed_c10d.py"):
             return function
     if not stack or stack[0][0].startswith((_OURS, *_LIBRARIES)):
         return None
-    called = _WAITS.search(linecache.getline(*stack[0][:2]))
+    called = _WAITS.search(stack[0][3])
     return called and (schema.SLEEP if called[1].endswith("sleep") else called[1])
 
 
-def _frames(walked: Iterable[tuple[FrameType, int]]) -> list[_Frame]:
-    """(file, line, function) of frames and the lines at which they are."""
-    return [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
+def _frames(walked: Iterable[tuple[FrameType, int]], innermost: FrameType | None = None
+            ) -> list[_Frame]:
+    """Of frames and the lines at which they are."""
+    return [(frame.f_code.co_filename, line, frame.f_code.co_name,
+             _call(frame) if frame is innermost else "") for frame, line in walked]
 
 
-def own_line(frames: Iterable[tuple[str, int, str]]) -> str | None:
+def _call(frame: FrameType) -> str:
+    """The source of the call that a frame is in. Before Python 3.11, which knows no columns, it is
+    the whole line, in which other calls may stand."""
+    code, line = frame.f_code, linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    if not hasattr(code, "co_positions"):
+        return line
+    first, last, begin, end = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+    # Columns are bytes.
+    return line.encode()[begin:end].decode(errors="replace") if first == last else line
+
+
+def own_line(frames: Iterable[tuple[Any, ...]]) -> str | None:
     """The innermost line that is neither a library's nor ours. `frames`: innermost first."""
     return next((line_of(*f) for f in frames
                  if not f[0].startswith((_OURS, *_LIBRARIES, "<"))), None)
 
 
-def line_of(file: str, line: int, function: str) -> str:
+def line_of(file: str, line: int, function: str, _call: str = "") -> str:
     """ "folder/train.py:40 in main": a path from where packages are or the script runs, or its last
     three parts."""
     here, installed = f"{Path.cwd()}/", file.rpartition("-packages/")
