@@ -532,8 +532,9 @@ def _serve(rights: Rights) -> None:
                         if isinstance(message, SessionMessage):
                             await heard.send(message)
                             continue
-                        problem = getattr(message, "errors", list)()[:1]
-                        line = problem[0]["input"] if problem else ""
+                        problem = getattr(message, "errors", list)()
+                        # The last is that a request is no answer, and has the whole of it.
+                        line = problem[-1]["input"] if problem else ""
                         line = line if isinstance(line, str) else json.dumps(line)
                         await outgoing.send(SessionMessage(types.JSONRPCError(
                             jsonrpc="2.0", id=request_id(line), error=types.ErrorData(
