@@ -209,6 +209,7 @@ def test_logs_are_harmless_in_a_terminal(tmp_path):
     assert "\x07" not in clean
     assert clean.splitlines()[-1] == "last without newline"
     assert called("logs", "-n", "1").stdout == "last without newline\n"
+    assert called("logs", "-n", "9" * 30).stdout == clean
     assert called("logs", "--rank", "5").returncode == 2
 
 

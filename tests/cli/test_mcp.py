@@ -119,6 +119,10 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
         assert notes.read(found[0].path).tags == ("agent:night", "mine")
         told, _ = await tool("note", run=first["id"], text="no better", discard=True)
         assert (told["note"], told["verdict"]) == ("no better", "discard")
+        assert told["summary"] == f"{first['id']}: discard no better"
+        assert error(await tool("note", run=first["id"], untag=["mine", "agent:night"])
+                     )["what"] == "tag"
+        assert notes.read(found[0].path).tags == ("agent:night", "mine")
         assert (await tool("code", run=first["id"]))[0]["patch"] == ""
         assert "was not started by you" in error(await tool("note", run=other.id, keep=True))["why"]
         refused = error(await tool("stop", run=other.id))
@@ -185,12 +189,14 @@ async def test_what_can_not_be_read_is_answered(home):
              f'"arguments": {{"run": {deep}}}}}}}',
              '{"params": ' + deep + ', "jsonrpc": "2.0", "method": "x", "id": "two"}',
              '{"params": ' + "[" * 100_000 + "]" * 100_000 + ', "method": "x", "id": "last"}',
-             "no JSON", '{"jsonrpc": "2.0", "id": 8}']
+             "no JSON", '{"jsonrpc": "2.0", "id": 8}',
+             '{"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": "x"}']
     server = subprocess.run([ENGINE, "mcp"], input="\n".join([*asked, ""]).encode(),
                             capture_output=True, check=True)
     told = [json.loads(line) for line in server.stdout.splitlines()]
     assert [(one["id"], one["error"]["code"]) for one in told] == [
-        (7, -32700), ("two", -32700), ("last", -32700), (None, -32700), (8, -32700)]
+        (7, -32700), ("two", -32700), ("last", -32700), (None, -32700), (8, -32700),
+        (9, -32700)]
 
 
 async def test_a_run_holds_none_of_its_streams_and_a_curve_has_200_points(home):

@@ -132,6 +132,15 @@ def test_folders(tmp_path, monkeypatch, change, level, words):
     assert at.exists() == (change != "gone"), "looking makes nothing"
 
 
+def test_a_folder_in_one_that_is_closed_to_others_is_closed(tmp_path):
+    inside = tmp_path / "presets"
+    inside.mkdir()
+    inside.chmod(0o775)
+    for mode, levels in ((0o700, []), (0o755, ["problem"])):
+        tmp_path.chmod(mode)
+        assert level_of(user_files.folder(tmp_path), "presets can be written by others") == levels
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_can_not_be_written(tmp_path):
     tmp_path.chmod(0o500)

@@ -217,6 +217,7 @@ def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reach
                    str(run.path.parents[1] / "x.csv"))):
         assert "warning: gpu2 was away when the run ended: what it has of rank 1 since " \
             in called(*words).stderr
+    assert f"gpu-engine stop {run.id}  # fetches it" in called("show", run.id).stdout
     second.mend()
     wait_for(lambda: answers(second.address))  # the kernel asks who has it anew
     stop(run)

@@ -84,6 +84,15 @@ def test_names_tell_the_values_shortly():
     assert max(len(m.spec.name) for m in many) == LONGEST_NAME
 
 
+def test_values_that_are_secret_are_told_apart_and_not_told():
+    found = members(own("x", "--api-key", "", "--url", ""), "api_key=sk-a,sk-b",
+                    "url=https://u:pw@h")
+    assert [(m.values, m.spec.name) for m in found] == [
+        ({"api_key": f"***{n}", "url": "https://***@h"}, f"mine api_key=***{n} url=https://***@h")
+        for n in (1, 2)]
+    assert [m.spec.task.command[2] for m in found] == ["sk-a", "sk-b"]
+
+
 @pytest.mark.parametrize(("text", "found"), [
     ("train.lr=1e-3, 3e-4", ["1e-3", "3e-4"]),
     ("devices.ids=0,1", ["0", "1"]),

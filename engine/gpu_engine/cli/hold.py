@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpu_engine.devices.leases import Leases
     from gpu_engine.devices.records import Device, Inventory
 
+_LONGEST = 366 * 86400.0
+"""Seconds of a hold."""
 _LOOK = 1.0
 """Seconds between two looks at the lease's file."""
 _BRIEF = 0.05
@@ -55,8 +57,8 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     from gpu_engine.devices.backends import registry
 
     seconds = values.seconds(span) if span is not None else None
-    if span is not None and not seconds:
-        raise UserError(f"--for {span}: no length of time; give 90m, 4h or 2d")
+    if span is not None and not 0 < (seconds or 0) <= _LONGEST:
+        raise UserError(f"--for {span}: no length of time within a year; give 90m, 4h or 2d")
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
     inventory, devices = _chosen(count, ids)

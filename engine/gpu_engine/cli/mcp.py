@@ -314,7 +314,8 @@ TOOLS = {
                            "last {last}".format_map),
     "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
     "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs side by side"),
-    "note": Tool("note", "{id}: {verdict} {note}".format_map, "run"),
+    "note": Tool("note", lambda found: " ".join(
+        [f"{found['id']}:", *filter(None, (found["verdict"], found["note"]))]), "run"),
     "code": Tool("code", lambda found: "the code differs" if found["patch"] else "no file differs"),
     "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),
     "diagnose": Tool("show", _of_show, keys=("state", "hang", "diagnosis"), about=(
@@ -349,7 +350,8 @@ def _called(name: str, given: Mapping[str, Any], rights: Rights
         given = {**given, "run": _own(name, given, rights)}
     words = [*tool.words.split(), *ours, *tool.typed(given)]
     # As they will be typed: a client may send a list as JSON text.
-    for tag in parse_tags(_values("tag", given.get("tag"), _TEXTS)):
+    for tag in parse_tags([tag for name in ("tag", "untag")
+                           for tag in _values(name, given.get(name), _TEXTS)]):
         if tag.startswith("agent:"):
             raise UserError("such a tag says who has started a run: leave it out", "tag", tag)
     # `code` prints bytes: a patch is of files in any encoding.
@@ -530,8 +532,9 @@ def _serve(rights: Rights) -> None:
                         if isinstance(message, SessionMessage):
                             await heard.send(message)
                             continue
-                        problem = getattr(message, "errors", list)()[:1]
-                        line = problem[0]["input"] if problem else ""
+                        problem = getattr(message, "errors", list)()
+                        # The last is that a request is no answer, and has the whole of it.
+                        line = problem[-1]["input"] if problem else ""
                         line = line if isinstance(line, str) else json.dumps(line)
                         await outgoing.send(SessionMessage(types.JSONRPCError(
                             jsonrpc="2.0", id=request_id(line), error=types.ErrorData(

@@ -115,7 +115,7 @@ class Output:
             lines = self._logs.setdefault(path, _Log(path)).new(last)
             texts = (text for line in lines
                      if self._search in (text := clean_bytes(line, None)).lower())
-            for text in texts if count is None else deque(texts, count):
+            for text in texts if count is None else deque(texts, min(count, sys.maxsize)):
                 echo((f"{name}| " if len(files) > 1 else "") + text)
 
 

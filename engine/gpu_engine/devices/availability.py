@@ -256,15 +256,16 @@ def free_memory(sample: Sample) -> int | None:
 
 def _too_few(n: int, newest: Sequence[Sample], states: Mapping[str, Availability],
              least: int | None = None) -> str:
-    free = sum(f.free for f in states.values())
+    able = usable(states)
+    free = len(able)
     text = (f"{n} {'device is' if n == 1 else 'devices are'} needed and "
             f"{free or 'none'} {'are' if free > 1 else 'is'} free")
     why = [f"{s.device.label}: {states[s.device.id].reason}" for s in newest
-           if not states[s.device.id].free]
+           if s.device.id not in able]
     if least is not None:
         text = f"{n} with {units.size(least)} of free memory are needed"
         why += [f"{s.device.label}: {units.size(free_memory(s) or 0)} of it are free"
-                for s in newest if states[s.device.id].free and (free_memory(s) or 0) < least]
+                for s in newest if s.device.id in able and (free_memory(s) or 0) < least]
     return "; ".join([text, *why])
 
 

@@ -77,7 +77,7 @@ class Holder:
             day = "%H:%M" if self.until and self.until - time.time() < 86400 / 2 else "%b %d %H:%M"
             end = time.strftime(f" until {day}", time.localtime(self.until)) if self.until else ""
             text = f"{self.user or 'somebody'}{end}" + f": {self.why}" * bool(self.why)
-            return " and ".join([text, *map(str, self.others)])
+            return " and ".join(dict.fromkeys([text, *map(str, self.others)]))
         who = f"run {self.run}" if self.run else "another run"
         if self.user:
             who += f" of {self.user}"
@@ -87,7 +87,7 @@ class Holder:
         if self.since:
             details.append(time.strftime("since %Y-%m-%d %H:%M", time.localtime(self.since)))
         text = f"{who} ({', '.join(details)})" if details else who
-        return " and ".join([text, *map(str, self.others)])
+        return " and ".join(dict.fromkeys([text, *map(str, self.others)]))
 
 
 def key(device: Device) -> str:

@@ -93,7 +93,9 @@ def folder(path: Path, *, least: int = 0, scarce: int = 0) -> list[Finding]:
         return [problem(f"{path}: can't be written: {reason(err)}", f"ls -ld {path}; or {_OWN}")]
     if there and info.st_uid not in (os.getuid(), 0):
         out.append(problem(f"{path} belongs to another user", _OWN))
-    inside = [entry for entry in path.iterdir() if entry.is_dir()] if there else []
+    # What is in a folder that others can't cross is closed to them, whatever its own mode.
+    inside = [entry for entry in path.iterdir() if entry.is_dir()] \
+        if there and info.st_mode & 0o011 else []
     out += [problem(f"{at} can be written by others, who could change what your runs execute",
                     f"chmod go-w {at}") for at in (path, *inside) if there and open_to_others(at)]
     said = f"{path}" + (f", {units.size(free)} free" if free is not None else "")

@@ -27,6 +27,7 @@ Port = Annotated[int, Bounds(ge=0, le=65535)]
 NotNegative = Annotated[float, Bounds(ge=0)]
 Time = Annotated[float, Bounds(ge=1, time=True)]
 Positive = Annotated[float, Bounds(gt=0)]
+Bounded = Annotated[float, Bounds(gt=0, le=10**6)]
 
 ModeName = Annotated[str, OneOf(modes.names)]
 
@@ -54,7 +55,7 @@ class DevicesSpec:
     """NVML index, GPU UUID, MIG UUID or CPU slot ("cpu:0")."""
     pick: Count | None = None
     """How many of the freest devices to take at launch; with `hosts`, all on one of them."""
-    free_gib: Positive | None = None
+    free_gib: Bounded | None = None
     """With `pick`: only devices with so many GiB of free memory. With `share` too, these need not
     be free otherwise."""
     hosts: list[str] | None = None
@@ -88,7 +89,7 @@ class ParallelSpec:
     launcher: Literal["auto", "direct", "torchrun"] = "auto"
     """direct: gpu-panel starts each rank itself. auto: direct on one machine, torchrun for
     several."""
-    timeout: Positive = 300.0
+    timeout: Bounded = 300.0
     """Seconds that a collective waits for the other ranks before it fails."""
     bucket_cap_mb: Count | None = None
     """DDP's gradient bucket in MiB; None: PyTorch's default."""

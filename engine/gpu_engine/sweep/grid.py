@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpu_engine.common.clean import clean
+from gpu_engine.common.clean import MASK, clean, shown_set
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
@@ -43,7 +43,7 @@ def parse(text: str) -> Axis:
     key = key.strip()
     if not equals or not key:
         raise SpecError([Problem("", None, f"--grid {text!r}: expected KEY=VALUE,VALUE, for "
-                                           "example lr=1e-3,3e-4")])
+                                           "example train.lr=1e-3,3e-4")])
     pieces, depth = [""], 0
     for char in rest:
         depth = max(0, depth + (char in "[({") - (char in "])}"))
@@ -64,7 +64,7 @@ class Member:
     index: int
     """From 1, in the order of the grid: the last key varies fastest, then the seed."""
     values: dict[str, str]
-    """Each key that varies → its value, as typed."""
+    """Each key that varies → its value, as people see it: `_shown`."""
     repeat: int | None
     """Which of the runs with these values it is, from 1; None: there is only one."""
     spec: RunSpec
@@ -82,17 +82,25 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
     short = dict(zip(names, table.short(names), strict=True))
     for chosen in itertools.product(*(axis.values for axis in axes)):
         values = {axis.key: value for axis, value in zip(axes, chosen, strict=True)}
+        seen = {axis.key: _shown(axis, value) for axis, value in zip(axes, chosen, strict=True)}
         point = _with_values(spec, values)
         for number in seeds:
             one = point
             if repeat > 1:
                 one = replace(one, train=replace(one.train, seed=one.train.seed + number))
             again = number + 1 if repeat > 1 else None
-            name = _name(spec.name, {short[k]: v for k, v in values.items()}, again)
-            found.append(Member(len(found) + 1, values, again, replace(one, name=name)))
+            name = _name(spec.name, {short[k]: v for k, v in seen.items()}, again)
+            found.append(Member(len(found) + 1, seen, again, replace(one, name=name)))
     if problems := _unheard(found, axes, repeat) + _compared(found):
         raise SpecError(problems)
     return found
+
+
+def _shown(axis: Axis, value: str) -> str:
+    """A value for people, in names, tables and `--json`; of secrets which of the axis it is, as
+    runs with different ones are not the same: "***2"."""
+    seen = shown_set(f"{axis.key}={value}").removeprefix(f"{axis.key}=")
+    return f"{MASK}{axis.values.index(value) + 1}" if seen == MASK else seen
 
 
 def options(command: Sequence[str]) -> dict[str, tuple[int, str]]:
@@ -150,7 +158,8 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
     except SpecError as err:
         return replace(err.problems[0], value=None)
     whole = spelled_out(f"{key}=").removesuffix("=")
-    return Problem(key, None, f"there is no such key; did you mean {whole}?")
+    return Problem(key, None, "can't vary" if whole == key
+                   else f"there is no such key; did you mean {whole}?")
 
 
 def _with_values(spec: RunSpec, values: dict[str, str]) -> RunSpec:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,7 @@ def test_sharing_on_purpose(folder, elsewhere):
         assert (holder.run, [o.run for o in holder.others]) == ("3f2a", ["second"])
         assert "3f2a" in str(holder)
         assert "second" in str(holder)
+        assert str(replace(holder, others=holder.others * 9)) == str(holder)
         first.kill()
         first.wait()
         assert leases.holders(folder)["GPU-aaaa"].run == "second"

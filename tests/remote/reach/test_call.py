@@ -152,7 +152,7 @@ def test_lines_of_the_login_shell_between_answers_are_passed_over():
     ("mux_client_request_session: read from master failed: Broken pipe\r\n"
      "ssh: connect to host gpu1 port 22: Network is down\r\n", "Network is down"),
     ("mux_client_request_session: write packet: Broken pipe\r\n", "the connection broke"),
-    ("\x1b]0;title\x07odd", "odd")])
+    ("", "the connection ended"), ("\x1b]0;title\x07odd", "odd")])
 def test_why_in_words(said, why):
     words = ssh.why(Host("gpu1"), said, 255, greeted=False)
     assert why in words

@@ -44,6 +44,8 @@ def test_read_and_found(home):
 @pytest.mark.parametrize(("text", "says"), [
     ("[hosts", "not valid TOML"),
     ("hosts = 3", "hosts = 3: expected a table a host"),
+    ("[gpu1]", "gpu1 = {}: a host is a table as [hosts.gpu1]"),
+    ("[hosts.a]\n[[host]]\nname = 'b'", "host = [{'name': 'b'}]: a host is a table"),
     ("[hosts]\ngpu1 = 3", "hosts.gpu1 = 3: expected a table"),
     ('[hosts."a b"]', "'a b' is no name of a host"),
     ('[hosts."-oProxyCommand=x"]', "is no name of a host"),

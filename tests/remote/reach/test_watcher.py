@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.common import procs
 from gpu_engine.devices.discover import discover
 from gpu_engine.remote.reach import protocol, watcher
+from gpu_engine.remote.reach.call import Shell
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 
@@ -80,3 +82,16 @@ def test_closed_it_leaves_nothing(watching, home):
     pid = process(watching)
     watching.close()
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_closed_while_nothing_answers_it_leaves_nothing_either(watching, home, tmp_path,
+                                                               monkeypatch):
+    """Though what `via` names hears neither the end of its input nor a signal, and this program
+    may end before its threads give it up."""
+    monkeypatch.setattr(Shell, "close", lambda self: None)
+    pids = tmp_path / "pids"
+    watching.watch(Host("deaf", via=("sh", "-c", f"trap '' HUP INT TERM; sleep 1000 & "
+                                                 f"echo $$ $! > {pids}; wait; wait")))
+    wait_for(lambda: pids.exists() and pids.read_text().split())
+    watching.close()
+    wait_for(lambda: not any(procs.start_ticks(int(pid)) for pid in pids.read_text().split()))

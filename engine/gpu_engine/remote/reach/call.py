@@ -147,6 +147,14 @@ class Shell:
                 self.process.wait(2)
                 return
 
+    def give_up(self) -> None:
+        """End what nothing has answered on yet, at once: ssh ends with its input, while what `via`
+        names may not. From any thread."""
+        self.over = True
+        self.end_input()
+        if self.host.via:
+            self._end(signal.SIGKILL)
+
     def _end(self, number: signal.Signals) -> None:
         """What `via` started may go on without it. Of ssh that may be a connection that others
         share."""
@@ -166,11 +174,13 @@ class Shell:
 
 
 class Call:
-    """A request that `host` answers. A context manager. Raises Unreachable."""
+    """A request that `host` answers. A context manager. Raises Unreachable. `opening` is told of
+    the way as soon as there is one, for who may want to give it up before our program answers."""
 
     def __init__(self, host: Host, request: protocol.Request, content: bytes = b"",
-                 seconds: float = OPEN) -> None:
+                 seconds: float = OPEN, opening: Callable[[Shell], object] | None = None) -> None:
         self.host = host
+        self._opening = opening
         self._lines: deque[bytes] = deque()
         self._odd: list[bytes] = []
         """Lines that are no answers."""
@@ -200,6 +210,8 @@ class Call:
         argv = own_program("gpu_engine", "agent", word) if self.host.is_local \
             else _argv(self.host, shared)
         shell, data = Shell(self.host, argv), b""
+        if self._opening is not None:
+            self._opening(shell)
         try:
             if not self.host.is_local:
                 shell.write(ssh.script(self.host, word), end)

@@ -89,7 +89,11 @@ def read() -> dict[str, Host]:
     naming file, key and value."""
     from gpu_engine.spec.read import read_toml  # after the panel's first frame
 
-    data = read_toml(path(), own=True).get("hosts", {}) if os.path.lexists(path()) else {}
+    document = read_toml(path(), own=True) if os.path.lexists(path()) else {}
+    if other := next((key for key in document if key != "hosts"), None):
+        raise UserError(f"{path()}: {clean(other, 80)} = {_short(document[other])}: a host is a "
+                        "table as [hosts.gpu1], and nothing else stands here")
+    data = document.get("hosts", {})
     if not isinstance(data, dict):
         raise UserError(f"{path()}: hosts = {_short(data)}: expected a table a host, as in "
                         "[hosts.gpu1]")

@@ -148,7 +148,7 @@ def why(host: Host, printed: str, code: int | None, *, greeted: bool) -> str:
             return words.format(said=said, setup=setup(host), known=_known_as(host, printed),
                                 ssh=_by_hand(host),
                                 copy="" if host.via else f" (ssh-copy-id {host.destination})")
-    if greeted:
+    if greeted or (code == 255 and not host.via and not said):  # ssh's own: a shell's has a cause
         return f"the connection ended{': ' + said if said else ''}"
     if code == 127:
         return f"gpu-panel was not found there. {setup(host)}"

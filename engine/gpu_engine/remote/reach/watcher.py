@@ -18,7 +18,7 @@ from gpu_engine.common.programs import version
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.remote.reach import protocol, ssh
-from gpu_engine.remote.reach.call import Call, HostError
+from gpu_engine.remote.reach.call import Call, HostError, Shell
 from gpu_engine.remote.reach.hosts import Host
 
 KEPT = 120
@@ -83,6 +83,8 @@ class Watcher:
         for watch in watches:
             if watch.call is not None:
                 watch.call.close()
+            elif watch.shell is not None:
+                watch.shell.give_up()
 
 
 class _Watch:
@@ -90,6 +92,8 @@ class _Watch:
         self.seen = HostSeen(host)
         self.over = threading.Event()
         self.call: Call | None = None
+        self.shell: Shell | None = None
+        """The way there, as soon as one is tried."""
         self._interval = interval
 
     def run(self) -> None:
@@ -107,8 +111,9 @@ class _Watch:
     def _follow(self) -> str:
         """Take in what our program there sends until nobody wants more. Returns why it is not
         understood. Raises HostError."""
-        host = self.seen.host
-        with Call(host, protocol.Watch(self._interval, host.folders(paths.here()))) as self.call:
+        host, self.call = self.seen.host, None
+        with Call(host, protocol.Watch(self._interval, host.folders(paths.here())),
+                  opening=self._opening) as self.call:
             welcome = self.call.expect(protocol.Welcome)
             if welcome.protocol != protocol.VERSION:
                 return (f"gpu-panel there is {welcome.version}, which this one ({version()}) "
@@ -125,6 +130,11 @@ class _Watch:
                                  recent=(*self.seen.recent, look.snapshot)[-KEPT:],
                                  heard=time.monotonic())
         return "it was closed"
+
+    def _opening(self, shell: Shell) -> None:
+        self.shell = shell
+        if self.over.is_set():  # since the last look at it
+            shell.give_up()
 
     def _update(self, **changes: Any) -> None:
         self.seen = replace(self.seen, **changes)

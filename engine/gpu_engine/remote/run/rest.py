@@ -45,8 +45,10 @@ def notice(run: Path, lacking: Sequence[Part]) -> list[Notice]:
         ranks = f"rank{'s' * (len(part.ranks) > 1)} {', '.join(map(str, part.ranks))}"
         said.append(f"{part.host} was away when the run ended: what it has of {ranks}{since} is "
                     "not here")
-    return [Notice(NOT_FETCHED, "; ".join(said), (
-        f"gpu-engine show {run.name}  # fetches it as soon as it can be reached",))] if said else []
+    # What has yet to be stopped there goes on recording, and looking stops nothing.
+    how = "stop" if any(part.to_stop for part in lacking) else "show"
+    hint = f"gpu-engine {how} {run.name}  # fetches it as soon as it can be reached"
+    return [Notice(NOT_FETCHED, "; ".join(said), (hint,))] if said else []
 
 
 def fetch(run: Run) -> None:
