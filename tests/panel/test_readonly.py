@@ -7,6 +7,7 @@ import inspect
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from textual.dom import DOMNode
@@ -14,11 +15,12 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 import gpu_panel
-from gpu_engine.runs import stacks
+from gpu_engine.runs import stacks, waiting
 from gpu_panel import keys, readonly
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
+from ..queue.kit import queue
 from ..trust.watching import changed, noted, tree
 from .panel_kit import panel, screen_text, until
 from .run_kit import listed, on_top
@@ -106,7 +108,8 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
     signalled = []
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
-    run = listed()
+    run, waits = listed(), queue("true", begin=False)
+    waiting.write(waits.path, replace(waiting.read(waits.path), submitted=1.0))  # nobody starts it
     before = tree(home)
     with noted() as seen:
         async with panel(slots(2), notifications=True) as (pilot, screen):
@@ -124,7 +127,7 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
             assert isinstance(shown, RunScreen)
             await until(pilot, lambda: shown.store.caught_up)
             await _press(pilot, shown.KEYS if on else (), shown.pane("loss"))
-    assert not seen.started
+    assert bool(seen.started) is not on
     assert not signalled
     assert bool(changed(before, tree(home))) is not on
 

@@ -125,6 +125,8 @@ def test_a_device_that_is_not_there():
 def test_a_run_for_more_devices_than_there_are_keeps_none_from_others():
     assert answers([ask("a", count=4), ask("b", count=2)], machine(gpu(0), gpu(1))) == {
         "a": "for any 4 GPUs; this machine has 2", "b": ("0", "1")}
+    elsewhere = ask("a", hosts=("any",))  # as many as the host that takes it has
+    assert answers([elsewhere, ask("b", count=1)], machine(gpu(0)))["b"] == ("0",)
 
 
 def test_another_users_run_comes_first_like_one_of_ours():

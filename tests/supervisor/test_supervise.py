@@ -24,7 +24,8 @@ from gpu_engine.supervisor.cause import (
     root_in,
     traceback_in,
 )
-from gpu_engine.supervisor.children import descendants
+from gpu_engine.supervisor.children import Child, descendants
+from gpu_engine.supervisor.stopping import Stopping
 
 from ..conftest import patience, slots, wait_for
 from ..event_lines import from_dict as event_from
@@ -178,6 +179,19 @@ def test_a_second_stop_sends_sigterm_at_once(go):
         wait_for(lambda name=name: all(name in run.log(r).read_bytes() for r in (0, 1)))
         run.stop()
     assert [p.exit for p in ended(run).processes] == [-signal.SIGTERM] * 2
+
+
+def test_a_shell_that_is_held_at_a_stop_is_told_and_starts_nothing_more(tmp_path):
+    shell = subprocess.Popen(["sh", "-c", "trap 'touch told; exit' TERM; sleep 600; touch next"],
+                             cwd=tmp_path, start_new_session=True)
+    child = Child((0,), "rank", shell.pid, procs.start_ticks(shell.pid), shell)
+    stop = Stopping(signal.SIGINT)
+    try:
+        wait_for(lambda: "sleep" in [procs.program(pid) for pid in descendants(shell.pid)])
+        wait_for(lambda: stop.advance([child], {}) or shell.poll() is not None)
+    finally:
+        shell.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["told"]
 
 
 def test_a_stop_that_nobody_commanded_says_where_it_came_from(go):

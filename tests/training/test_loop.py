@@ -28,6 +28,9 @@ class Record:
     def step(self, step: int, epoch: int, loss: Any, lr: Any, examples: int, wait: float):
         self.did.append(("step", step, epoch, wait))
 
+    def left_out(self, step: int, epoch: int, lr: Any):
+        self.did.append(f"left out {step}")
+
     def settle(self):
         self.nonfinite = self.nonfinite or self.late.pop(self.step_now, None)
 
@@ -93,10 +96,13 @@ def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first(
     assert made.loop.at == Position(9, 3, 0)
 
 
-def test_a_run_goes_on_after_an_epochs_last_step():
-    """Of a stream, whose length is unknown: the epoch has no step left."""
-    made = Made(steps=5, at=Position(3, 0, 3))
+@pytest.mark.parametrize("left_out", [(), ("4",)])
+def test_a_run_goes_on_after_an_epochs_last_step(left_out):
+    """Of a stream, whose length is unknown: the epoch has no step left. A step that is left out
+    counts in its epoch, or a resume would repeat examples."""
+    made = Made(steps=5, at=Position(3, 0, 3), skip_steps=left_out)
     assert made.loop.train() == "completed"
+    assert ("left out 4" in made.did) == bool(left_out)
     assert made.loop.at == Position(5, 1, 2)
 
 

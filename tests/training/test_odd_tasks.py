@@ -159,7 +159,7 @@ def metrics(self, model, batch):
 
 @pytest.mark.parametrize(("calls", "way", "accumulate"), [
     (1, "getattr(model, 'module', model)", 1),
-    (2, "self.net", 2)])  # the last pass of two averages gradients
+    (4, "self.net", 2)])  # the last pass of two averages gradients, after a good step
 def test_a_pass_around_ddp_is_refused(tmp_path, calls, way, accumulate):
     body = f"""\
 def model(self):
