@@ -199,8 +199,10 @@ def test_a_larger_card_is_preferred_and_a_slice_is_not():
     looks = [replace(s, samples=(replace(s.samples[0], device=small), s.samples[1])) for s in looks]
     assert ids(freest(1, looks, {})) == ["1"]
     mig = Device("MIG-x", "mig", "H200 MIG 4g.71gb 0:0", 0, "MIG-x", 200 * GIB)
-    looks = [replace(s, samples=(replace(IDLE, device=mig), *s.samples)) for s in looks]
-    assert ids(freest(1, looks, {})) == ["1"]
+    slices = [replace(IDLE, device=replace(mig, id=f"MIG-{n}", uuid=f"MIG-{n}")) for n in "xyz"]
+    looks = [replace(s, samples=(*slices, *s.samples)) for s in looks]
+    assert [ids(freest(n, looks, {})) for n in (1, 2, 3)] == [
+        ["1"], ["0", "1"], ["MIG-x", "MIG-y", "MIG-z"]]  # never both
 
 
 def test_a_gpu_that_does_not_answer_is_not_shared():

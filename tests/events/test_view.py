@@ -51,15 +51,10 @@ def test_the_same_lines_in_any_pieces_give_the_same_view(tmp_path_factory, event
         for one in tail.read(41):
             bit_by_bit.fold(0, one)
     assert repr(bit_by_bit) == repr(at_once)  # NaN is no other than NaN in words
-
-
-@given(st.lists(kinds.any_event, max_size=15))
-def test_a_view_takes_every_event(events):
-    run = folded(*events)
-    run.progress()
-    run.warnings()
-    run.first_error()
-    for rank in run.ranks.values():
+    at_once.progress()
+    at_once.warnings()
+    at_once.first_error()
+    for rank in at_once.ranks.values():
         assert rank.busy is not None
         rank.to_dict()
 
@@ -117,6 +112,12 @@ def test_a_rank_that_begins_anew_keeps_nothing_of_what_its_process_did():
     run.fold(0, replace(began, attempt=2))
     assert not any((rank.written, rank.stands, rank.stepped, rank.ended, rank.spans))
     assert (rank.exit, rank.training, rank.training_from, run.told) == (None, None, None, {})
+
+
+def test_a_step_that_is_only_printed_says_how_far_a_rank_is_that_shows_none():
+    printed = [event("metric", step=step, v=1.0) for step in (7, 5, None)]
+    assert folded(*printed).ranks[0].at_step == 7
+    assert folded(event("step", step=3), *printed).ranks[0].at_step == 3
 
 
 def test_what_stood_goes_on_with_a_step():

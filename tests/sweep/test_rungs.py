@@ -273,13 +273,6 @@ def resting(monkeypatch) -> group.Sweep:
     return made
 
 
-def test_the_next_command_goes_on_with_a_sweep_whose_process_was_killed(home, monkeypatch):
-    made = resting(monkeypatch)
-    assert called("queue").returncode == 0
-    wait_for(lambda: made.runs[2].state().state == "completed")
-    assert [run.state().attempt for run in made.runs] == [1, 1, 2]
-
-
 def test_a_sweep_that_was_stopped_does_not_go_on_nor_one_of_another_machine(home, monkeypatch):
     made, other = resting(monkeypatch), resting(monkeypatch)
     theirs = waiting.sweep_lock(paths.queue_folder(), other.id)

@@ -145,16 +145,6 @@ def test_a_member_that_went_on_with_fewer_ranks():
     assert track.extents() == {"loss": Extent(0.5, 4.0, 2.5)}
 
 
-def test_what_was_done_before_there_were_more_ranks_counts_too():
-    track = Track()
-    track.fold(0, start())
-    track.fold(0, step(3, 4.0, 0.5, 3.0))
-    for rank in (0, 1):
-        track.fold(rank, start(2))
-        track.fold(rank, step(4, 2.0 + 2 * rank))
-    assert track.extents() == {"loss": Extent(0.5, 4.0, 3.0)}
-
-
 def test_a_loss_that_was_only_logged():
     track = Track()
     track.fold(0, Metric(None, {"loss": 2.0}))

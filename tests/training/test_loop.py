@@ -28,9 +28,6 @@ class Record:
     def step(self, step: int, epoch: int, loss: Any, lr: Any, examples: int, wait: float):
         self.did.append(("step", step, epoch, wait))
 
-    def left_out(self, step: int, epoch: int, lr: Any):
-        self.did.append(f"left out {step}")
-
     def settle(self):
         self.nonfinite = self.nonfinite or self.late.pop(self.step_now, None)
 
@@ -96,13 +93,10 @@ def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first(
     assert made.loop.at == Position(9, 3, 0)
 
 
-@pytest.mark.parametrize("left_out", [(), ("4",)])
-def test_a_run_goes_on_after_an_epochs_last_step(left_out):
-    """Of a stream, whose length is unknown: the epoch has no step left. A step that is left out
-    counts in its epoch, or a resume would repeat examples."""
-    made = Made(steps=5, at=Position(3, 0, 3), skip_steps=left_out)
+def test_a_run_goes_on_after_an_epochs_last_step():
+    """Of a stream, whose length is unknown: the epoch has no step left."""
+    made = Made(steps=5, at=Position(3, 0, 3))
     assert made.loop.train() == "completed"
-    assert ("left out 4" in made.did) == bool(left_out)
     assert made.loop.at == Position(5, 1, 2)
 
 
@@ -162,17 +156,3 @@ def test_of_bad_losses_in_each_step_one_warning_is_enough_for_a_while():
     made.loop.train()
     assert [act for act in made.acts() if "loss" in act] == [
         "the loss of rank 0 at step 1 is nan; training goes on"]
-
-
-def test_a_skipped_step_leaves_the_averages_of_batchnorm_as_they_were():
-    made, norm, seen = Made(steps=2, evaluation=None, on_nonfinite="skip"), nn.BatchNorm1d(1), []
-    made.loop.task.loss = lambda model, batch: model(norm(batch)).square().mean()
-    made.loop.strategy.raw = norm
-
-    def step(*about: Any) -> bool:
-        seen.append(norm.running_mean.item())
-        return len(seen) == 1
-
-    made.precision.step = step
-    made.loop.train()
-    assert norm.running_mean.item() == seen[0] != seen[1]
