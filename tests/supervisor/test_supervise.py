@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -182,15 +183,20 @@ def test_a_second_stop_sends_sigterm_at_once(go):
 
 
 def test_a_shell_that_is_held_at_a_stop_is_told_and_starts_nothing_more(tmp_path):
-    shell = subprocess.Popen(["sh", "-c", "trap 'touch told; exit' TERM; sleep 600; touch next"],
-                             cwd=tmp_path, start_new_session=True)
+    """What ignores SIGINT gets SIGTERM, and what reads its output none, as it has its end to show.
+    """
+    shell = subprocess.Popen(["sh", "-c", "trap '' INT; trap 'touch told; exit' TERM; "
+                              "sleep 600 | cat; touch next"], cwd=tmp_path, start_new_session=True)
     child = Child((0,), "rank", shell.pid, procs.start_ticks(shell.pid), shell)
     stop = Stopping(signal.SIGINT)
     try:
-        wait_for(lambda: "sleep" in [procs.program(pid) for pid in descendants(shell.pid)])
+        below = wait_for(lambda: (found := {procs.program(pid): pid for pid in descendants(
+            shell.pid)}).keys() == {"sleep", "cat"} and found)
         wait_for(lambda: stop.advance([child], {}) or shell.poll() is not None)
     finally:
-        shell.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert [pid for pid, _ in stop.signalled] == [below["sleep"]]
     assert [path.name for path in tmp_path.iterdir()] == ["told"]
 
 
