@@ -335,14 +335,21 @@ def err(kind, message, t):
     return event_from({"kind": "error", "type": kind, "message": message, "t": t})
 
 
-@pytest.mark.parametrize("message", [
-    "[gloo] Connection closed by peer", "Application timeout caused pair closure"])
-def test_wake_never_leads_over_a_cause_even_when_it_came_first(message):
-    cause = first_cause([
-        Failure(0, 1, 10.0, err("RuntimeError", message, 9.0)),
-        Failure(1, 1, 11.0, err("KeyError", "'x'", 10.5)),
-    ])
-    assert (cause.rank, cause.type) == (1, "KeyError")
+@pytest.mark.parametrize("errors", [
+    [("KeyError", "'x'", 10.5), ("RuntimeError", "[gloo] Connection closed by peer", 9.0)],
+    [("KeyError", "'x'", 10.5), ("RuntimeError", "Application timeout caused pair closure", 9.0)],
+    # Whatever one quotes that could not go on, and whatever NCCL says of this rank itself.
+    [("AcceleratorError", "CUDA error: an illegal memory access", 10.5),
+     ("PeerLost", "rank 0: CUDA error: an illegal memory access", 9.0)],
+    [("DistBackendError", "NCCL error: invalid usage, Duplicate GPU : rank 0 and rank 1", 9.5),
+     ("DistBackendError", "NCCL error: remote process exited", 9.0)],
+    [("KeyError", "'x'", 9.0), ("ValueError", "y", 10.5)],
+    [("RuntimeError", "Connection reset", 9.0), ("RuntimeError", "Connection reset", 10.5)]])
+def test_the_first_error_leads_and_wake_never_does_over_a_cause(errors):
+    """However late its process ended, which may have saved or written a core file."""
+    failures = [Failure(rank, 1, 20.0 - rank, err(*error)) for rank, error in enumerate(errors)]
+    assert [first_cause(order).rank for order in (failures, failures[::-1])] == [0, 0]
+    assert first_cause([]) is None
 
 
 def test_a_killed_rank_leads_over_the_connection_errors_it_caused():
@@ -377,15 +384,6 @@ def test_who_ended_without_a_word_leads_over_broken_connections_alone():
     ("rank 0 Killed time\nexitcode  : 1 (pid: 15)\n", {15: 1}, None)])
 def test_what_launchers_say_of_how_their_processes_ended(log, ends, root):
     assert (exits_in(log), root_in(log)) == (ends, root)
-
-
-def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():
-    cause = first_cause([
-        Failure(0, 1, 10.0, err("PeerLost", "rank 1: CUDA error: an illegal memory access (this "
-                                            "rank could not go on without it)", 9.0)),
-        Failure(1, 1, 11.0, err("AcceleratorError", "CUDA error: an illegal memory access", 10.5)),
-    ])
-    assert (cause.rank, cause.type) == (1, "AcceleratorError")
 
 
 def test_an_error_of_an_earlier_attempt_is_no_cause_of_this_one(home):
@@ -423,15 +421,6 @@ def test_a_script_that_can_not_be_compiled_says_what_is_wrong(tmp_path):
     assert traceback_in("  File \"a\", line 2\n\nfine\n") is None
 
 
-def test_what_nccl_says_of_this_rank_itself_leads_over_the_others_wake():
-    cause = first_cause([
-        Failure(0, 1, 10.0, err("DistBackendError", "NCCL error: remote process exited", 9.0)),
-        Failure(1, 1, 11.0, err("DistBackendError", "NCCL error: invalid usage, Duplicate GPU "
-                                                    "detected : rank 0 and rank 1", 9.5)),
-    ])
-    assert cause.rank == 1
-
-
 def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
     process = subprocess.Popen(["sleep", "100"])
     try:
@@ -444,20 +433,6 @@ def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
         assert not procs.send(process.pid, ticks, signal.SIGKILL)
     finally:
         process.kill()
-
-
-def test_an_error_leads_by_when_it_was_and_not_by_how_soon_its_process_ended():
-    """Its process may still save, or write a core file."""
-    cause = first_cause([Failure(0, 1, 20.0, err("KeyError", "'x'", 9.0)),
-                         Failure(1, 1, 11.0, err("ValueError", "y", 10.5))])
-    assert cause.type == "KeyError"
-
-
-def test_with_nothing_but_wake_the_earliest_leads():
-    cause = first_cause([Failure(r, 1, 5.0 - r, err("RuntimeError", "Connection reset", 5.0 - r))
-                         for r in range(3)])
-    assert cause.rank == 2
-    assert first_cause([]) is None
 
 
 @pytest.mark.parametrize(("status", "kills", "says"), [
