@@ -108,6 +108,8 @@ def test_a_pause_between_two_steps_is_not_free():
     busy = replace(IDLE, utilization=0.95)
     assert judge([IDLE, IDLE, busy, IDLE, IDLE]).state == "busy"
     assert judge([busy, IDLE, IDLE, IDLE]).state == "free"
+    looks = [Snapshot(float(t), (sample,)) for t, sample in enumerate([busy] * 3 + [IDLE] * 3)]
+    assert [judge_all(looks[:n], {})["0"].free for n in (3, 5, 6)] == [False, False, True]
     unknown = replace(IDLE, utilization=None)
     assert judge([IDLE, unknown, IDLE]).state == "unknown"
 
@@ -124,7 +126,8 @@ def test_a_slice_is_judged_without_utilisation():
 def test_a_cpu_slot_is_free_unless_it_is_loaded_all_the_time():
     slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
     assert judge([Sample(slot)]).state == "free"
-    assert judge([Sample(slot, utilization=1.0)] * 3).state == "busy"
+    full = Sample(slot, utilization=1.0)
+    assert [judge([Sample(slot)] * n + [full] * 3).state for n in (0, 3)] == ["busy"] * 2
     assert judge([Sample(slot, utilization=u) for u in (1.0, 0.2, 1.0)]).state == "free"
     assert judge([Sample(slot)], "run 1").state == "leased"
 
@@ -196,8 +199,10 @@ def test_a_larger_card_is_preferred_and_a_slice_is_not():
     looks = [replace(s, samples=(replace(s.samples[0], device=small), s.samples[1])) for s in looks]
     assert ids(freest(1, looks, {})) == ["1"]
     mig = Device("MIG-x", "mig", "H200 MIG 4g.71gb 0:0", 0, "MIG-x", 200 * GIB)
-    looks = [replace(s, samples=(replace(IDLE, device=mig), *s.samples)) for s in looks]
-    assert ids(freest(1, looks, {})) == ["1"]
+    slices = [replace(IDLE, device=replace(mig, id=f"MIG-{n}", uuid=f"MIG-{n}")) for n in "xyz"]
+    looks = [replace(s, samples=(*slices, *s.samples)) for s in looks]
+    assert [ids(freest(n, looks, {})) for n in (1, 2, 3)] == [
+        ["1"], ["0", "1"], ["MIG-x", "MIG-y", "MIG-z"]]  # never both
 
 
 def test_a_gpu_that_does_not_answer_is_not_shared():

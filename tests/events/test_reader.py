@@ -16,16 +16,6 @@ from .. import event_lines
 GOOD = event_lines.line("step", {"step": 1}, t=1.0)
 
 
-def test_a_tail_keeps_an_unfinished_line_until_it_is_whole(tmp_path):
-    path = tmp_path / "e"
-    tail = Tail(path)
-    assert tail.read() == []
-    for i in range(len(GOOD)):
-        event_lines.append(path, GOOD[i:i + 1])
-        assert len(tail.read()) == (1 if i == len(GOOD) - 1 else 0)
-    assert tail.skipped == 0
-
-
 def test_garbage_is_skipped_and_counted_and_a_shrunk_file_read_anew(tmp_path):
     path = tmp_path / "e"
     path.write_bytes(GOOD + b"garbage\n\xff\xfe\n[1]\n{}\n" + b"[" * 100_000 + b"\n"

@@ -51,15 +51,11 @@ def test_the_same_lines_in_any_pieces_give_the_same_view(tmp_path_factory, event
         for one in tail.read(41):
             bit_by_bit.fold(0, one)
     assert repr(bit_by_bit) == repr(at_once)  # NaN is no other than NaN in words
-
-
-@given(st.lists(kinds.any_event, max_size=15))
-def test_a_view_takes_every_event(events):
-    run = folded(*events)
-    run.progress()
-    run.warnings()
-    run.first_error()
-    for rank in run.ranks.values():
+    assert tail.skipped == 0
+    at_once.progress()
+    at_once.warnings()
+    at_once.first_error()
+    for rank in at_once.ranks.values():
         assert rank.busy is not None
         rank.to_dict()
 
@@ -97,6 +93,8 @@ def test_a_restart_clears_the_error_and_goes_back():
     assert rank.steps_per_s is None  # its first steps are not compared with those before the pause
     run.fold(0, event("schedule", total_steps=15, first_step=12))
     assert (rank.step, rank.loss) == (12, None)
+    other = run.fold(1, event("schedule", total_steps=15, first_step=20))
+    assert (other.step, other.loss) == (20, 2.0)  # as it was
     run.fold(0, event("step", 110.0, step=15, n=2, losses=[1.0, 1.0]))
     run.fold(0, event("step", 111.0, step=16, loss=1.0))
     assert run.begins == {2: 14}
@@ -117,6 +115,20 @@ def test_a_rank_that_begins_anew_keeps_nothing_of_what_its_process_did():
     run.fold(0, replace(began, attempt=2))
     assert not any((rank.written, rank.stands, rank.stepped, rank.ended, rank.spans))
     assert (rank.exit, rank.training, rank.training_from, run.told) == (None, None, None, {})
+
+
+def test_a_step_that_is_only_printed_says_how_far_a_rank_is_that_shows_none():
+    printed = [event("metric", step=step, v=1.0) for step in (7, 5, None)]
+    assert folded(*printed).ranks[0].at_step == 7
+    assert folded(event("step", step=3), *printed).ranks[0].at_step == 3
+
+
+def test_what_is_said_of_a_silent_rank_or_late_is_no_sign_of_life():
+    said = [event("step", 5.0, step=1), event("warning", 3.0, message="x"),
+            event("quiet", 9.0, process="z")]
+    rank = folded(*said).ranks[0]
+    assert (rank.beat, rank.quiet) == (5.0, "z")
+    assert folded(*said, event("memory", 9.0, rss=5)).ranks[0].quiet is None
 
 
 def test_what_stood_goes_on_with_a_step():

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from gpu_engine.devices import leases
+from gpu_engine.events.schema import Memory, Step
 from gpu_engine.launching import fit
 from gpu_engine.launching.fit import Trial, knee, predicted, proposal, search, verdict
 from gpu_engine.plan.batch import Batch
@@ -106,6 +107,15 @@ def test_a_batch_that_can_not_be_larger_ends_the_search():
 def test_a_flat_line_goes_far_and_an_unknown_one_four_times():
     flat = predicted(Trial(4, True, 100), Trial(16, True, 100), 1000)
     assert (flat, predicted(Trial(4, True), Trial(16, True, 1), 9)) == (256, 64)
+
+
+def test_memory_counts_once_each_ranks_optimizer_has_its_state():
+    progress = fit.Progress(2)
+    for step, done in ((0, False), (1, False), (2, False), (3, True)):
+        for rank in range(2):
+            for event in (Step(step, 0.1, 0), Memory(1)):
+                progress.fold(rank, event)
+            assert progress.done is (done and rank == 1)
 
 
 def test_the_knee_is_the_least_size_that_is_nearly_as_fast():
@@ -232,4 +242,3 @@ def test_what_can_not_be_tried(home, words, wrong):
                           text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 2
     assert wrong in done.stderr
-    assert fit.STEPS == 3

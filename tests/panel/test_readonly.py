@@ -7,6 +7,7 @@ import inspect
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from textual.dom import DOMNode
@@ -14,11 +15,13 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 import gpu_panel
-from gpu_engine.runs import stacks
+from gpu_engine.runs import stacks, waiting
 from gpu_panel import keys, readonly
+from gpu_panel.launch import run_feed, runs
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
+from ..queue.kit import queue
 from ..trust.watching import changed, noted, tree
 from .panel_kit import panel, screen_text, until
 from .run_kit import listed, on_top
@@ -106,11 +109,16 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
     signalled = []
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
-    run = listed()
+    asked = set()  # what the panel looks after by itself
+    for module, name in ((run_feed, "reattach_all"), (runs, "_ask_slurm")):
+        monkeypatch.setattr(module, name, lambda name=name: asked.add(name))
+    monkeypatch.setattr(runs, "_ASK_SLURM", 0.05)
+    run, waits = listed(), queue("true", begin=False)
+    waiting.write(waits.path, replace(waiting.read(waits.path), submitted=1.0))  # nobody starts it
     before = tree(home)
     with noted() as seen:
         async with panel(slots(2), notifications=True) as (pilot, screen):
-            await until(pilot, lambda: screen.runs.lines)
+            await until(pilot, lambda: screen.runs.lines and (on or len(asked) == 2))
             if not on:
                 await pilot.press("ctrl+y")
             for pane in (screen.devices, screen.runs) if on else ():
@@ -124,8 +132,9 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
             assert isinstance(shown, RunScreen)
             await until(pilot, lambda: shown.store.caught_up)
             await _press(pilot, shown.KEYS if on else (), shown.pane("loss"))
-    assert not seen.started
+    assert bool(seen.started) is not on
     assert not signalled
+    assert not (asked and on)
     assert bool(changed(before, tree(home))) is not on
 
 

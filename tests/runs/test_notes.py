@@ -99,6 +99,11 @@ def test_a_folder_that_can_not_be_written_or_read_says_so():
 @pytest.mark.parametrize("text", ["[]", "{", '{"tags": "lr"}', '{"name": 7, "note": ["x"]}'])
 def test_a_damaged_file_counts_as_nothing_and_can_be_replaced(text):
     run = ended()
-    (run.path / "notes.json").write_text(text)
+    path = run.path / "notes.json"
+    path.write_text(json.dumps({"name": "x" * 99, "tags": ["a!", *map(str, range(99))],
+                                "note": "x" * 9999}))
+    long = notes.read(run.path)
+    assert (len(long.name), len(long.tags), len(long.note)) == (64, 16, 4000)
+    path.write_text(text)
     assert notes.read(run.path) == Notes()
     assert notes.change(run.path, lambda now: now.with_tags(["lr"])).tags == ("lr",)

@@ -27,6 +27,12 @@ def test_only_the_last_attempt_of_a_live_run_still_takes_time():
     assert now == {"running": 90.0, "lost": 60.0}  # it is not known when the lost one ended
 
 
+def test_a_run_is_over_with_its_steps_or_its_time():
+    for until, steps, left in ((50.0, None, 10.0), (50.0, 5.0, 5.0), (50.0, 30.0, 10.0),
+                               (30.0, 5.0, 0.0), (None, 30.0, 30.0), (None, None, None)):
+        assert State("running", "a", "a", 1.0, until=until).left(steps, 40.0) == left
+
+
 def test_what_a_newer_program_wrote_is_read():
     data = State("failed", "a", "a", 1.0).to_dict() | {"more": 1}
     data["processes"] = [{"rank": 0, "pid": 1, "ticks": 2, "exit": None, "cores": [1]}]

@@ -8,7 +8,8 @@ import pytest
 
 from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
-from gpu_engine.supervisor.ranks import RankState, notices_of
+from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.ranks import RankState, failed_below, notices_of
 
 from ..event_lines import from_dict
 
@@ -57,7 +58,10 @@ def test_a_rank_that_the_attempt_before_had_is_not_lost():
     seen[1] = RankState(1, Tail(Path("none")), 2)
     seen[1].fold(schema.Start(1, 1, 0, 1, 1, 2, attempt=1))
     assert notices_of(seen, losses=True, completed=True) == ()
+    command = Child((0,), "rank", 100, 1, None, 1, 9.0)  # pyright: ignore[reportArgumentType]
+    assert failed_below(seen, [command], {}, (), str) == []
     seen[1].fold(schema.Start(1, 1, 0, 1, 1, 2, attempt=2))
+    assert [f.rank for f in failed_below(seen, [command], {}, (), str)] == [1]
     assert [n.code for n in notices_of(seen, losses=True, completed=True)] == ["rank-lost"]
 
 

@@ -60,6 +60,8 @@ def test_the_figures_end_before_torchs_own_words():
 def test_the_kernels_count_is_found(tmp_path, cgroup, path, text, kills):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(cgroup)
+    if kills:  # on the whole machine: others' too
+        (tmp_path / "proc/vmstat").write_text("oom_kill 9\n")
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
     assert cause.oom_kills(tmp_path) == kills

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,7 +26,8 @@ from gpu_engine.supervisor.cause import (
     root_in,
     traceback_in,
 )
-from gpu_engine.supervisor.children import descendants
+from gpu_engine.supervisor.children import Child, descendants
+from gpu_engine.supervisor.stopping import Stopping
 
 from ..conftest import patience, slots, wait_for
 from ..event_lines import from_dict as event_from
@@ -181,6 +183,24 @@ def test_a_second_stop_sends_sigterm_at_once(go):
     assert [p.exit for p in ended(run).processes] == [-signal.SIGTERM] * 2
 
 
+def test_a_shell_that_is_held_at_a_stop_is_told_and_starts_nothing_more(tmp_path):
+    """What ignores SIGINT gets SIGTERM, and what reads its output none, as it has its end to show.
+    """
+    shell = subprocess.Popen(["sh", "-c", "trap '' INT; trap 'touch told; exit' TERM; "
+                              "sleep 600 | cat; touch next"], cwd=tmp_path, start_new_session=True)
+    child = Child((0,), "rank", shell.pid, procs.start_ticks(shell.pid), shell)
+    stop = Stopping(signal.SIGINT)
+    try:
+        below = wait_for(lambda: (found := {procs.program(pid): pid for pid in descendants(
+            shell.pid)}).keys() == {"sleep", "cat"} and found)
+        wait_for(lambda: stop.advance([child], {}) or shell.poll() is not None)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert [pid for pid, _ in stop.signalled] == [below["sleep"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["told"]
+
+
 def test_a_stop_that_nobody_commanded_says_where_it_came_from(go):
     run = go("wait()")
     pid = running(run).pid
@@ -316,14 +336,21 @@ def err(kind, message, t):
     return event_from({"kind": "error", "type": kind, "message": message, "t": t})
 
 
-@pytest.mark.parametrize("message", [
-    "[gloo] Connection closed by peer", "Application timeout caused pair closure"])
-def test_wake_never_leads_over_a_cause_even_when_it_came_first(message):
-    cause = first_cause([
-        Failure(0, 1, 10.0, err("RuntimeError", message, 9.0)),
-        Failure(1, 1, 11.0, err("KeyError", "'x'", 10.5)),
-    ])
-    assert (cause.rank, cause.type) == (1, "KeyError")
+@pytest.mark.parametrize("errors", [
+    [("KeyError", "'x'", 10.5), ("RuntimeError", "[gloo] Connection closed by peer", 9.0)],
+    [("KeyError", "'x'", 10.5), ("RuntimeError", "Application timeout caused pair closure", 9.0)],
+    # Whatever one quotes that could not go on, and whatever NCCL says of this rank itself.
+    [("AcceleratorError", "CUDA error: an illegal memory access", 10.5),
+     ("PeerLost", "rank 0: CUDA error: an illegal memory access", 9.0)],
+    [("DistBackendError", "NCCL error: invalid usage, Duplicate GPU : rank 0 and rank 1", 9.5),
+     ("DistBackendError", "NCCL error: remote process exited", 9.0)],
+    [("KeyError", "'x'", 9.0), ("ValueError", "y", 10.5)],
+    [("RuntimeError", "Connection reset", 9.0), ("RuntimeError", "Connection reset", 10.5)]])
+def test_the_first_error_leads_and_wake_never_does_over_a_cause(errors):
+    """However late its process ended, which may have saved or written a core file."""
+    failures = [Failure(rank, 1, 20.0 - rank, err(*error)) for rank, error in enumerate(errors)]
+    assert [first_cause(order).rank for order in (failures, failures[::-1])] == [0, 0]
+    assert first_cause([]) is None
 
 
 def test_a_killed_rank_leads_over_the_connection_errors_it_caused():
@@ -370,15 +397,6 @@ def test_a_signal_that_we_have_not_sent_is_a_ranks_own_end_also_where_python_say
     assert crash_in("the log says Fatal Python error: Aborted") is None
 
 
-def test_a_peer_that_could_not_go_on_never_leads_whatever_it_quotes():
-    cause = first_cause([
-        Failure(0, 1, 10.0, err("PeerLost", "rank 1: CUDA error: an illegal memory access (this "
-                                            "rank could not go on without it)", 9.0)),
-        Failure(1, 1, 11.0, err("AcceleratorError", "CUDA error: an illegal memory access", 10.5)),
-    ])
-    assert (cause.rank, cause.type) == (1, "AcceleratorError")
-
-
 def test_an_error_of_an_earlier_attempt_is_no_cause_of_this_one(home):
     with Written(ranks=2) as it:
         it.tell(1, "error", t=-50.0, type="KeyError", message="'before'")
@@ -414,15 +432,6 @@ def test_a_script_that_can_not_be_compiled_says_what_is_wrong(tmp_path):
     assert traceback_in("  File \"a\", line 2\n\nfine\n") is None
 
 
-def test_what_nccl_says_of_this_rank_itself_leads_over_the_others_wake():
-    cause = first_cause([
-        Failure(0, 1, 10.0, err("DistBackendError", "NCCL error: remote process exited", 9.0)),
-        Failure(1, 1, 11.0, err("DistBackendError", "NCCL error: invalid usage, Duplicate GPU "
-                                                    "detected : rank 0 and rank 1", 9.5)),
-    ])
-    assert cause.rank == 1
-
-
 def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
     process = subprocess.Popen(["sleep", "100"])
     try:
@@ -435,20 +444,6 @@ def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():
         assert not procs.send(process.pid, ticks, signal.SIGKILL)
     finally:
         process.kill()
-
-
-def test_an_error_leads_by_when_it_was_and_not_by_how_soon_its_process_ended():
-    """Its process may still save, or write a core file."""
-    cause = first_cause([Failure(0, 1, 20.0, err("KeyError", "'x'", 9.0)),
-                         Failure(1, 1, 11.0, err("ValueError", "y", 10.5))])
-    assert cause.type == "KeyError"
-
-
-def test_with_nothing_but_wake_the_earliest_leads():
-    cause = first_cause([Failure(r, 1, 5.0 - r, err("RuntimeError", "Connection reset", 5.0 - r))
-                         for r in range(3)])
-    assert cause.rank == 2
-    assert first_cause([]) is None
 
 
 @pytest.mark.parametrize(("status", "kills", "says"), [

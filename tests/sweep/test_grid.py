@@ -106,7 +106,7 @@ def test_values_as_they_are_typed(text, found):
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("train.lr", "expected KEY=VALUE,VALUE, for example train.lr=1e-3,3e-4"),
+    ("train.lr", "expected KEY=VALUE,VALUE, for example lr=1e-3,3e-4"),
     ("train.lr=", "a value is missing"),
     ("train.lr=1,,2", "a value is missing"),
     ("devices.ids=[0,1", "devices.ids"),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_engine.runs import checkpoints
 from gpu_engine.training import checkpoint
 
 from . import ranks
@@ -105,15 +104,6 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path):
     with pytest.raises(checkpoint.Damaged):
         ranks.saved(path)
     assert not canary.exists()
-
-
-def test_newest_and_best_are_kept(tmp_path):
-    for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, float("nan")], 1):
-        save(tmp_path, step, loss=loss)
-    best = checkpoints.best_of(tmp_path, "loss", largest=False)
-    assert best[0].name == "step-00000002"
-    checkpoint.prune(tmp_path, 2, best[0])
-    assert [p.name[-1] for p in checkpoint.listed(tmp_path)] == ["2", "4", "5"]
 
 
 @pytest.mark.root

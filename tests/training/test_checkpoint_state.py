@@ -6,15 +6,21 @@ import collections
 import datetime
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy
 import pytest
 import torch
 from torch import nn
 
+from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.training import checkpoint, resuming
+from gpu_engine.training import checkpoint
 from gpu_engine.training.saving import CannotCopy, Copier
+from gpu_engine.training.session import Session
+from gpu_engine.training.strategies import strategy_of
 
 from . import ranks
 
@@ -110,15 +116,19 @@ def test_a_resumed_optimizer_keeps_no_page_of_the_file(tmp_path):
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), capturable=False)
     model(torch.ones(4, 300)).sum().backward()
     optimizer.step()
-    path = checkpoint.save(tmp_path, {"step": 1, "optimizer": optimizer.state_dict()}, [], {}).path
-    state = ranks.saved(path)["optimizer"]
-    assert mapped_from(state["state"][0]["exp_avg"]) == "state.pt"
-    optimizer.load_state_dict(state)
-    resuming.take_copies(optimizer)
+    strategy = strategy_of("single")(Task(), model, SimpleNamespace(devices=["cpu"]), Any)
+    path = checkpoint.save(tmp_path, {"step": 1, "skipped": 0, "scaler": {}, **strategy.full_state(
+        optimizer)}, [], {}).path
+    state = ranks.saved(path)
+    assert mapped_from(state["optimizer"]["state"][0]["exp_avg"]) == "state.pt"
+    other, session = Mock(), Session.__new__(Session)
+    vars(session).update(strategy=strategy, optimizer=optimizer, schedule=other, precision=other,
+                         recorder=other, at=other, _own=None)
+    session._restore(state)
     tensors = [v for held in (*optimizer.state.values(), *optimizer.param_groups)
                for v in held.values() if isinstance(v, torch.Tensor)]
     assert len(tensors) == 7
-    assert {mapped_from(tensor) for tensor in tensors} <= {"", "[heap]"}
+    assert {mapped_from(tensor) for tensor in (*tensors, *model.parameters())} <= {"", "[heap]"}
 
 
 def test_a_loaded_state_takes_no_memory_of_its_own(tmp_path):

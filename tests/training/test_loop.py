@@ -156,17 +156,3 @@ def test_of_bad_losses_in_each_step_one_warning_is_enough_for_a_while():
     made.loop.train()
     assert [act for act in made.acts() if "loss" in act] == [
         "the loss of rank 0 at step 1 is nan; training goes on"]
-
-
-def test_a_skipped_step_leaves_the_averages_of_batchnorm_as_they_were():
-    made, norm, seen = Made(steps=2, evaluation=None, on_nonfinite="skip"), nn.BatchNorm1d(1), []
-    made.loop.task.loss = lambda model, batch: model(norm(batch)).square().mean()
-    made.loop.strategy.raw = norm
-
-    def step(*about: Any) -> bool:
-        seen.append(norm.running_mean.item())
-        return len(seen) == 1
-
-    made.precision.step = step
-    made.loop.train()
-    assert norm.running_mean.item() == seen[0] != seen[1]

@@ -159,7 +159,7 @@ def metrics(self, model, batch):
 
 @pytest.mark.parametrize(("calls", "way", "accumulate"), [
     (1, "getattr(model, 'module', model)", 1),
-    (2, "self.net", 2)])  # the last pass of two averages gradients
+    (4, "self.net", 2)])  # the last pass of two averages gradients, after a good step
 def test_a_pass_around_ddp_is_refused(tmp_path, calls, way, accumulate):
     body = f"""\
 def model(self):
@@ -208,6 +208,8 @@ def loss(self, model, batch):
                            params={"record": str(tmp_path / "saw")},
                            train={"steps": 5, "on_nonfinite": "skip"}))
     assert ranks.read(run, 0, "step")[-1]["skipped"] == 1
+    (warning,) = ranks.read(run, 0, "warning")
+    assert warning["message"].endswith("0 at step 3 is nan; the step is skipped on all ranks")
     saw = [[json.loads(line) for line in (tmp_path / "saw" / str(rank)).read_text().splitlines()]
            for rank in range(world)]
 

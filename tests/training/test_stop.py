@@ -162,27 +162,6 @@ def trouble(self, loss):
     assert checkpoint.listed(run / "checkpoints") == []
 
 
-def test_skip_leaves_the_step_out_on_all_ranks(make):
-    options = {"world": 2, "size": 24, "train": {"steps": 12, "on_nonfinite": "skip"}}
-    params = {"schedule_rate": True, "pause": 0.002}
-    run = ranks.train(make("skip", {**params, "nan_at": 4, "rank": 1}, **options))
-    good = ranks.train(make("good", params, **options))
-    a, b = recorded(run, 0), recorded(good, 0)
-    assert a[:4] == b[:4]
-    # The fourth step changed nothing: the fifth starts from the same weights.
-    assert a[4:] != b[4:]
-    for rank in range(2):
-        last = ranks.read(run, rank, "step")[-1]
-        assert last["skipped"] == 1
-        assert last["step"] == 12
-        assert last["lr"] == pytest.approx(0.01 / 11)  # the schedule was not advanced
-    warning = ranks.read(run, 1, "warning")[-1]["message"]
-    assert "rank 1 at step 4" in warning
-    assert ranks.read(run, 0, "end")[-1]["outcome"] == "completed"
-    state = ranks.last(run)
-    assert all(p.isfinite().all() for p in state["model"].values())
-
-
 def test_a_hundred_steps_left_out_in_a_row_end_the_run(tmp_path):
     """Only in a row: 99 and 99 with a good step between them do not end the run."""
     run = own_task(tmp_path / "run", """\

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
+from gpu_engine.training import stream
 from gpu_engine.training.stream import StreamData, divided_by
 
 from . import ranks, streams
@@ -125,6 +126,19 @@ def two_workers(kind, start=0) -> list[list]:
                          ids=lambda kind: kind.__name__)
 def test_a_start_in_an_epoch_gives_the_rest(kind):
     assert two_workers(kind, start=5)[1] == two_workers(kind)[1][5:]
+
+
+def test_what_is_left_over_of_the_workers_parts_goes_to_each_rank_in_turn(monkeypatch):
+    """Of four workers, each with five blocks of a dataset that they divide, two ranks get ten."""
+    blocks = []
+    for rank in range(2):
+        for worker in range(4):
+            monkeypatch.setattr(stream, "get_worker_info", lambda at=worker: types.SimpleNamespace(
+                id=at, num_workers=4))
+            reader = stream.StreamReader(streams.ByWorker(range(15)), streams.Numbers(), rank=rank,
+                                         ranks=2, workers=4, size=3, seed=7)
+            blocks += [rank] * len(list(reader))
+    assert (blocks.count(0), blocks.count(1)) == (10, 10)
 
 
 # --- in words, without processes --------------------------------------------------------------

@@ -120,6 +120,8 @@ def test_sharing_on_purpose(folder, elsewhere):
         with pytest.raises(UserError, match="run second"):
             leases.acquire(folder, [A], "third")
         leases.acquire(folder, [A], "third", share=True).close()
+        with leases.take(folder, [A], "alone", share=False):  # as one that has not seen it
+            assert leases.holders(folder)["GPU-aaaa"].run == "alone"
     assert leases.holders(folder) == {}
     leases.acquire(folder, [A], "third").close()
 
