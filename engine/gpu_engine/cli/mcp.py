@@ -30,6 +30,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import take_lock
 from gpu_engine.events.writer import json_safe
+from gpu_engine.plan.own_command import is_told
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -89,7 +90,8 @@ class Rights:
             return list(specs)
         made = [replace(spec, run=replace(
             spec.run, limit=min(spec.run.limit or self.limit, self.limit), limit_from="start",
-            grace=min(spec.run.grace, _GRACE), grace_most=min(spec.run.grace_most, _GRACE)))
+            grace=min(spec.run.grace, _GRACE), grace_most=min(spec.run.grace_most, _GRACE)
+            if is_told(spec.task.command, "run.grace_most") else spec.run.grace_most))
             for spec in specs]
         for took, asked in {(m.run.limit, s.run.limit) for m, s in zip(made, specs, strict=True)
                             if (m.run.limit, "start") != (s.run.limit, s.run.limit_from)}:

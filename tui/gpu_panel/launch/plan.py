@@ -138,7 +138,7 @@ def _what(plan: LaunchPlan) -> list[str]:
     task, train, dtype = spec.task, spec.train, spec.amp.dtype
     command, mode = task.command, modes.find(plan.mode)
     told = [key for key in ("amp.dtype", "train.steps", "train.epochs")
-            if command is None or own_command.is_told(command, key)]
+            if own_command.is_told(command, key)]
     words = [shlex.join(command) if command is not None else
              (task.use or "no task").rpartition(":")[2],
              mode.shape(plan.replicas, plan.nodes) if mode is not None else plan.mode]

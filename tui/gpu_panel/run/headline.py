@@ -48,9 +48,9 @@ def what_is_trained(plan: LaunchPlan | None) -> list[str]:
     parts = [clean(plan.name, 40),
              clean(mode.shape(plan.replicas, plan.nodes), 30) if mode is not None else
              clean(plan.mode, 20)]  # a mode of another version
-    if command is None or is_told(command, "batch.meaning"):
+    if is_told(command, "batch.meaning"):
         parts.append(f"{plan.batch.global_size:,} global")
-    if dtype != "off" and (command is None or is_told(command, "amp.dtype")):
+    if dtype != "off" and is_told(command, "amp.dtype"):
         parts.append(dtype)
     return parts
 
