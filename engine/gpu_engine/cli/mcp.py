@@ -156,28 +156,29 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 def _of_devices(found: Any) -> str:
     if isinstance(found, list):  # with hosts: one row for each machine
         return "; ".join(f"{m['host']}: " + (
-            f"{m['free']} of {len(m['devices'])} devices are free" if m["state"] == "seen"
-            else m["reason"] or "it has not answered") for m in found)
+            f"{m['free']} of {units.counted(len(m['devices']), 'device')} free"
+            if m["state"] == "seen" else m["reason"] or "it has not answered") for m in found)
     free = [d["id"] for d in found["devices"] if d["state"] == "free"]
-    return f"{len(free)} of {len(found['devices'])} devices are free" + (
+    return f"{len(free)} of {units.counted(len(found['devices']), 'device')} free" + (
         f": {', '.join(free)}" if free else "")
 
 
 def _of_plan(found: Any) -> str:
     if isinstance(found, list):
-        return f"{len(found)} runs would be submitted"
+        return f"{units.counted(len(found), 'run')} would be submitted"
     where = ", ".join(d["label"] for r in found["ranks"] for d in r["devices"])
     return f"{found['name']} would run on {where}, {found['mode']}"
 
 
 def _of_started(found: Any) -> str:
-    return f"{len(found['runs'])} runs wait, in sweep {found['id']}" if "runs" in found \
+    return f"sweep {found['id']} of {units.counted(len(found['runs']), 'run')} waits" \
+        if "runs" in found \
         else f"run {found['id']} was started, or waits: show says how it goes"
 
 
 def _of_runs(found: Any) -> str:
     states = [one["state"] for one in found]
-    return f"{len(found)} runs" + "".join(
+    return units.counted(len(found), "run") + "".join(
         f", {states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
@@ -308,14 +309,16 @@ TOOLS = {
         "Start a run and return its id at once: of a preset, or of your own command. It goes on "
         "without you; show tells how it goes. With queue it waits for its devices; with grid or "
         "repeat it is a sweep, whose runs wait.")),
-    "queue": Tool("queue", lambda found: f"{len(found)} runs wait"),
-    "sweep": Tool("sweep show", "sweep {id} {name}: {members} runs, the best by {by}".format_map),
+    "queue": Tool("queue", lambda found: f"{units.counted(len(found), 'run')} in the queue"),
+    "sweep": Tool("sweep show", lambda found: "sweep {id} {name}: ".format_map(found)
+                  + f"{units.counted(found['members'], 'run')}, the best by {found['by']}"),
     "runs": Tool("runs", _of_runs, keys=_OF_RUN),
     "show": Tool("show", _of_show),
     "curve": Tool("curve", "{value} of {id}: least {least}, greatest {greatest}, "
                            "last {last}".format_map),
-    "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
-    "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs side by side"),
+    "logs": Tool("logs", lambda found: units.counted(len(found["lines"]), "line")),
+    "compare": Tool("compare", lambda found:
+                    f"{units.counted(len(found['runs']), 'run')} side by side"),
     "note": Tool("note", "{id}: {verdict} {note}".format_map, "run"),
     "code": Tool("code", lambda found: "the code differs" if found["patch"] else "no file differs"),
     "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),

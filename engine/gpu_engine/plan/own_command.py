@@ -248,6 +248,14 @@ def said(command: Sequence[str]) -> Said:
     return Said(tuple(listed), ranks)
 
 
+def timed_out(command: Sequence[str]) -> str | None:
+    """The `timeout -k 5 6` that a command begins with, which exits with 124 once that time is up;
+    None: it begins with something else."""
+    line = " ".join([name_of(command[0]), *command[1:]])
+    told = re.match(r"timeout( -\S+| [A-Z]+| [\d.]+[smhd]?)+(?= )", line)
+    return told and told[0]
+
+
 def script(command: Sequence[str]) -> str | None:
     """The file that the command has an interpreter run: `train.py` of `python -u train.py`. None:
     there is none, or its place is not known, as a wrapper may change the folder."""
