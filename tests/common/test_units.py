@@ -29,7 +29,9 @@ FIGURES = [units.gib, units.size, units.rate, units.clock, units.ago, units.shar
     (units.loss(1.8321), "1.832"), (units.loss(0.00611), "0.0061"), (units.loss(1.2e-5), "1.2e-05"),
     (units.loss(1234.56), "1,234.6"), (units.loss(-2e6), "-2.0e+06"), (units.loss(0.0), "0"),
     (units.loss(math.nan), "NaN"), (units.loss(math.inf), "inf"), (units.loss(-math.inf), "-inf"),
-    (units.count(1240), "1,240"), (units.count(0), "0")])
+    (units.count(1240), "1,240"), (units.count(0), "0"),
+    (units.counted(1, "run"), "1 run"), (units.counted(0, "run"), "0 runs"),
+    (units.counted(1240, "run"), "1,240 runs")])
 def test_a_figure_in_words(said, expected):
     assert said == expected
 

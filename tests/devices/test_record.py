@@ -8,7 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
+from gpu_engine.common.paths import leases_folder
+from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.discover import discover
+from gpu_engine.devices.leases import holders
 from gpu_engine.devices.records import Device
 from gpu_engine.events import schema
 from gpu_engine.events.paths import DEVICES
@@ -19,6 +22,7 @@ from gpu_engine.supervisor.device_record import DeviceRecord
 
 from ..conftest import wait_for
 from ..observe.kit import PYTHON, Ran, engine_run, start
+from .machines import take_once
 
 
 def written(run: Run) -> list[schema.Devices]:
@@ -66,10 +70,27 @@ def test_what_reads_the_gpus_is_not_what_a_command_has_left_running(home, as_thi
     assert not [e for e in seen.of("warning") if "running was ended" in e["message"]]
 
 
-def test_a_stop_signals_the_run_and_not_what_reads_the_gpus(home, as_this_machine) -> None:
-    as_this_machine("count 1")
+def test_a_run_on_a_gpu_that_it_does_not_hold_is_named_there_and_a_stop_leaves_the_probe_alone(
+        home, as_this_machine) -> None:
+    machine = as_this_machine("count 4")
+    other = subprocess.Popen(["sleep", "1000"])
     seen = start("sleep", "1000", devices="0")
-    wait_for((seen.run.path / DEVICES).exists)
+    try:
+        (process,) = wait_for(lambda: seen.run.state().processes)
+        machine.add(f"gpu 0 proc {process.pid} 1 compute", f"gpu 1 proc {other.pid} 1 compute",
+                    f"gpu 2 proc {process.pid} 1 graphics", f"gpu 3 proc {process.pid} 1 compute")
+        (notice,) = wait_for(lambda: seen.run.state().warnings)
+        shot = take_once(discover())
+    finally:
+        other.kill()
+        other.wait()
+    assert (notice.code, notice.message) == (
+        "other-device", "the run computes on GPU 3, but holds GPU 0")
+    assert notice.cure[1].startswith("gpu-engine run --devices 3 ")
+    states = judge_all([shot], holders(leases_folder()))
+    owner = states["1"].reason.partition(" · ")[0]
+    assert states["3"].reason.startswith(f"run {seen.run.path.name} of {owner} · sleep 1000")
+    assert {e.ids for e in written(seen.run)} == {("0",)}
     seen.run.stop()
     state = wait_for(lambda: (s := seen.run.state()) and not s.live and s)
     assert state.state == "stopped"

@@ -35,8 +35,10 @@ def test_a_failure_says_where_when_and_why_in_a_sentence():
     told = said(on=("gpu1", "gpu2"))
     assert told.title == "digits failed"
     assert told.text == ("digits (run 3f2a) on gpu1, gpu2 failed after 01:10, at step 1,240 of "
-                         "3,000, loss 1.832, in attempt 2: rank 3 on gpu2: CUDA out of memory")
-    assert (told.seconds, told.cause) == (70.0, "rank 3 on gpu2: CUDA out of memory")
+                         "3,000, loss 1.832, in attempt 2: rank 3 on gpu2: OutOfMemoryError: "
+                         "CUDA out of memory")
+    assert (told.seconds, told.cause) == (
+        70.0, "rank 3 on gpu2: OutOfMemoryError: CUDA out of memory")
 
 
 @pytest.mark.parametrize(("event", "state", "why", "ends"), [
@@ -111,8 +113,8 @@ def test_any_json_endpoint_gets_every_fact():
     assert value | {"text": ""} == {
         "event": "failed", "title": "digits failed", "text": "", "machine": "head", "time": NOW,
         "run": "3f2a", "name": "digits", "on": [], "state": "failed", "attempt": 2,
-        "cause": "rank 3 on gpu2: CUDA out of memory", "seconds": 70.0, "step": 1240,
-        "total_steps": 3000, "loss": None, "warnings": []}
+        "cause": "rank 3 on gpu2: OutOfMemoryError: CUDA out of memory", "seconds": 70.0,
+        "step": 1240, "total_steps": 3000, "loss": None, "warnings": []}
     assert "loss NaN" in value["text"]
 
 

@@ -83,6 +83,13 @@ def test_what_is_behind_wrappers(line, behind):
     assert program(shlex.split(line)) == shlex.split(behind)
 
 
+@pytest.mark.parametrize(("line", "told"), [
+    ("timeout 6 python train.py", "timeout 6"), ("python train.py timeout 6 x", None),
+    ("/usr/bin/timeout -k 5s -s INT 1.5h uv run train.py 3", "timeout -k 5s -s INT 1.5h")])
+def test_the_time_that_a_command_gives_itself(line, told):
+    assert command.timed_out(shlex.split(line)) == told
+
+
 def test_what_the_engine_does_itself_is_never_told_to_a_command():
     """A new key of [train] is the engine's own, until a placeholder hands it on."""
     hidden = {key for key in known_keys() if not command.is_told(["train", "{seed}"], key)}

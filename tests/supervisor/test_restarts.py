@@ -168,7 +168,7 @@ def error(kind: str) -> schema.Error:
 @pytest.mark.parametrize(("errors", "more", "outcome"), [
     ((None, None), {}, ("stopped", None)),
     (("PeerLost", "KeyboardInterrupt"), {}, ("stopped", None)),
-    (("PeerLost", "ValueError"), {}, ("failed", "rank 1: words")),
+    (("PeerLost", "ValueError"), {}, ("failed", "rank 1: ValueError: words")),
     ((None, None), {"hang": Cause("hang: rank 0 has stalled")}, ("stopped", None)),
     ((None, None), {"forced": True}, ("stopped", "the ranks did not stop in time and were killed")),
 ])

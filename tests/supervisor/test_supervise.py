@@ -105,7 +105,7 @@ raise ConnectionResetError("Connection reset by peer")
     assert (state.cause.rank, state.cause.type) == (1, "ValueError")
     assert state.cause.message == "the data is bad"
     assert "raise ValueError" in state.cause.traceback
-    assert state.reason == "rank 1: the data is bad"
+    assert state.reason == "rank 1: ValueError: the data is bad"
 
 
 def test_another_stop_signal_reaches_the_ranks_and_not_what_they_started(go):

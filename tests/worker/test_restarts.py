@@ -121,7 +121,7 @@ class Odd(Toy):
     assert [p.wait(600) for p in job(0, *words("--set", f"task.use={tmp_path / 'odd.py'}:Odd"))] \
         == [1, 1]
     told = state(*runs_of(tmp_path / "home"))
-    assert (told["state"], told["reason"]) == ("failed", "rank 1: odd")
+    assert (told["state"], told["reason"]) == ("failed", "rank 1: ValueError: odd")
     assert (told["cause"]["rank"], told["cause"]["type"]) == (1, "ValueError")
 
 

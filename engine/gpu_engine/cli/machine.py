@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_engine.cli.output import echo, fields, for_scripts, in_json, table
-from gpu_engine.common import paths
+from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def doctor(as_json: bool) -> None:
     else:
         echo("" if count else "\nnothing is wrong")
         if count:
-            echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
+            echo(units.counted(count, "problem"), err=True)
     sys.stdout.flush()
     sys.exit(1 if count else 0)
 

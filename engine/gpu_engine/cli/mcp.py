@@ -30,6 +30,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant
 from gpu_engine.common.files import take_lock
 from gpu_engine.events.writer import json_safe
+from gpu_engine.plan.own_command import is_told
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -89,7 +90,8 @@ class Rights:
             return list(specs)
         made = [replace(spec, run=replace(
             spec.run, limit=min(spec.run.limit or self.limit, self.limit), limit_from="start",
-            grace=min(spec.run.grace, _GRACE), grace_most=min(spec.run.grace_most, _GRACE)))
+            grace=min(spec.run.grace, _GRACE), grace_most=min(spec.run.grace_most, _GRACE)
+            if is_told(spec.task.command, "run.grace_most") else spec.run.grace_most))
             for spec in specs]
         for took, asked in {(m.run.limit, s.run.limit) for m, s in zip(made, specs, strict=True)
                             if (m.run.limit, "start") != (s.run.limit, s.run.limit_from)}:
@@ -154,28 +156,29 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 def _of_devices(found: Any) -> str:
     if isinstance(found, list):  # with hosts: one row for each machine
         return "; ".join(f"{m['host']}: " + (
-            f"{m['free']} of {len(m['devices'])} devices are free" if m["state"] == "seen"
-            else m["reason"] or "it has not answered") for m in found)
+            f"{m['free']} of {units.counted(len(m['devices']), 'device')} free"
+            if m["state"] == "seen" else m["reason"] or "it has not answered") for m in found)
     free = [d["id"] for d in found["devices"] if d["state"] == "free"]
-    return f"{len(free)} of {len(found['devices'])} devices are free" + (
+    return f"{len(free)} of {units.counted(len(found['devices']), 'device')} free" + (
         f": {', '.join(free)}" if free else "")
 
 
 def _of_plan(found: Any) -> str:
     if isinstance(found, list):
-        return f"{len(found)} runs would be submitted"
+        return f"{units.counted(len(found), 'run')} would be submitted"
     where = ", ".join(d["label"] for r in found["ranks"] for d in r["devices"])
     return f"{found['name']} would run on {where}, {found['mode']}"
 
 
 def _of_started(found: Any) -> str:
-    return f"{len(found['runs'])} runs wait, in sweep {found['id']}" if "runs" in found \
+    return f"sweep {found['id']} of {units.counted(len(found['runs']), 'run')} waits" \
+        if "runs" in found \
         else f"run {found['id']} was started, or waits: show says how it goes"
 
 
 def _of_runs(found: Any) -> str:
     states = [one["state"] for one in found]
-    return f"{len(found)} runs" + "".join(
+    return units.counted(len(found), "run") + "".join(
         f", {states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
@@ -306,14 +309,16 @@ TOOLS = {
         "Start a run and return its id at once: of a preset, or of your own command. It goes on "
         "without you; show tells how it goes. With queue it waits for its devices; with grid or "
         "repeat it is a sweep, whose runs wait.")),
-    "queue": Tool("queue", lambda found: f"{len(found)} runs wait"),
-    "sweep": Tool("sweep show", "sweep {id} {name}: {members} runs, the best by {by}".format_map),
+    "queue": Tool("queue", lambda found: f"{units.counted(len(found), 'run')} in the queue"),
+    "sweep": Tool("sweep show", lambda found: "sweep {id} {name}: ".format_map(found)
+                  + f"{units.counted(found['members'], 'run')}, the best by {found['by']}"),
     "runs": Tool("runs", _of_runs, keys=_OF_RUN),
     "show": Tool("show", _of_show),
     "curve": Tool("curve", "{value} of {id}: least {least}, greatest {greatest}, "
                            "last {last}".format_map),
-    "logs": Tool("logs", lambda found: f"{len(found['lines'])} lines"),
-    "compare": Tool("compare", lambda found: f"{len(found['runs'])} runs side by side"),
+    "logs": Tool("logs", lambda found: units.counted(len(found["lines"]), "line")),
+    "compare": Tool("compare", lambda found:
+                    f"{units.counted(len(found['runs']), 'run')} side by side"),
     "note": Tool("note", lambda found: " ".join(
         [f"{found['id']}:", *filter(None, (found["verdict"], found["note"]))]), "run"),
     "code": Tool("code", lambda found: "the code differs" if found["patch"] else "no file differs"),

@@ -21,6 +21,7 @@ from gpu_engine.cli.spec_options import (
     spec_options,
     spelled_out,
 )
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.runs import notes
 
@@ -70,7 +71,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
                               choice.base, tagged)
         _warn(sweep.doubt)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
-             if as_json else f"{sweep.id}: {len(sweep.runs)} runs wait for their turn; "
+             if as_json else f"{sweep.id}: {units.counted(len(sweep.runs), 'run')} in the queue; "
                              f"gpu-engine sweep {sweep.id} compares them")
         return
     if queued:

@@ -13,6 +13,7 @@ import click
 
 from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> Non
               clean(m.spec.name)] for m in members]
     for line in table(rows):
         echo(line)
-    echo(f"{len(members)} runs; the first, {plans[0].mode}:")
+    echo(f"{units.counted(len(members), 'run')}; the first, {plans[0].mode}:")
     for sentence in plans[0].sentences():
         echo(sentence)
     for warning in dict.fromkeys(w for p in plans for w in p.warnings):

@@ -115,7 +115,7 @@ def retry(sweep: str) -> None:
 
 def _print(done: Done, what: str) -> None:
     if done.runs:
-        echo(f"{len(done.runs)} run{'s' * (len(done.runs) > 1)} {what}: "
+        echo(f"{units.counted(len(done.runs), 'run')} {what}: "
              + ", ".join(run.id for run in done.runs))
     for text in done.trouble:
         echo(text, err=True)

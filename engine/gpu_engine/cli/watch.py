@@ -178,7 +178,7 @@ def _report_end(follower: Follower) -> None:
     took = (state.ended - state.started) if state.ended and state.started else None
     line = f"{state.id} {state.state}"
     if p.step is not None:
-        line += f" after {p.step:,} steps"
+        line += f" after {units.counted(p.step, 'step')}"
     if p.trainings > 1:
         line += f" of {p.trainings} trainings"
     if took is not None:

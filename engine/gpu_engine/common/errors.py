@@ -91,7 +91,7 @@ def telling(what: str) -> Iterator[None]:
 def with_type(kind: str | None, message: str) -> str:
     """An exception as it is shown, "ValueError: …". The sentence of an error that the person can
     correct says all; the name of its class does not help."""
-    if kind is None or kind in (UserError.__name__, SpecError.__name__, "TaskError"):
+    if kind in (None, message, UserError.__name__, SpecError.__name__, "TaskError"):
         return message
     return f"{kind}: {message}"
 

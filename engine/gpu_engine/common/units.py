@@ -145,6 +145,11 @@ def loss(x: float | None) -> str:
     return f"{x:.3f}" if size < 100 else f"{x:,.1f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 run", "1,240 runs"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def count(x: int | None) -> str:
     """A whole number: "1,240"."""
     return UNKNOWN if x is None else f"{x:,}"

@@ -276,7 +276,8 @@ def _who(processes: Sequence[DeviceProcess], now: float | None) -> str:
     if not first.visible:
         parts = [f"pid {first.pid}, which can't be seen from here (in a container?)"]
     else:
-        parts = [(first.user or f"pid {first.pid}")
+        who = first.user or f"pid {first.pid}"
+        parts = [(f"run {first.run} of {who}" if first.run else who)
                  + (f" in {first.container}" if first.container else "")]
         if first.command:
             parts.append(first.command if len(first.command) <= 60 else first.command[:59] + "…")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.cgroups import field, memory
-from gpu_engine.common.clean import shown_words
+from gpu_engine.common.clean import clean, shown_words
 from gpu_engine.common.files import user_name
 from gpu_engine.devices import containers
 from gpu_engine.devices.records import DeviceProcess, HostSample, ProcessKind
@@ -140,7 +140,7 @@ class Owners:
                     self._known.pop(other, None)
             process = DeviceProcess(
                 pid, user=self._user(pid), command=self._command(pid) or stat.name or None,
-                container=containers.of_process(pid, self._proc),
+                container=containers.of_process(pid, self._proc), run=self._run(pid),
                 started=None if self._boot is None else self._boot + stat.start_ticks / _TICK)
         process = replace(process, host_memory=stat.resident_pages * _PAGE, cpu=cpu)
         self._known[key] = process, seconds, now
@@ -157,6 +157,14 @@ class Owners:
             return user_name((self._proc / str(pid)).stat().st_uid)
         except OSError:
             return None
+
+    def _run(self, pid: int) -> str | None:
+        try:
+            words = (word.partition(b"=") for word in procs.environment(pid, self._proc))
+            path = next((path for name, _, path in words if name == b"GPU_PANEL_RUN"), b"")
+        except OSError:
+            return None
+        return clean(path.rpartition(b"/")[2].decode(errors="replace"), 200) or None
 
     def _command(self, pid: int) -> str:
         try:

@@ -81,6 +81,8 @@ class DeviceProcess:
     command: str | None = None
     container: str | None = None
     """The container that it runs in, "docker trainer"; None: in none, or that can't be seen."""
+    run: str | None = None
+    """The run that has started it, as its environment says; None: none, or it can't be read."""
     started: UnixTime | None = None
     """Unix seconds."""
     host_memory: int | None = None

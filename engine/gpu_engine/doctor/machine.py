@@ -104,7 +104,7 @@ def drivers(inventories: Sequence[Inventory], root: Path = Path("/")) -> list[Fi
 
 def _without_nvidia(count: int, root: Path) -> Finding:
     module = _text(root / "sys/module/nvidia/version")
-    there = f"{count} NVIDIA card{'s' if count > 1 else ''} in this machine, but "
+    there = f"{units.counted(count, 'NVIDIA card')} in this machine, but "
     if _in_container(root):
         return problem(there + "the driver's library libnvidia-ml.so.1 is not in this container",
                        "start the container with --gpus all (NVIDIA Container Toolkit)")

@@ -54,7 +54,7 @@ def runs() -> list[Finding]:
         return [ok("no runs yet")]
     waits = sum(s.state == "queued" for _, s in states)
     live = sum(s.live for _, s in states) - waits
-    out = [ok(f"{len(states):,} runs, {live:,} live, {waits:,} waiting")]
+    out = [ok(f"{units.counted(len(states), 'run')}, {live:,} live, {waits:,} waiting")]
     lost = [run for run, state in states if state.state == "lost"]
     left = [run for run in lost[:_MOST_LOST] if leftovers.processes(run.path)]
     out += [problem(f"run {run.id} is lost: its supervisor died, and processes of it still run",

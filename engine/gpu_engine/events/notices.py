@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from .schema import Warning  # relative: see `writer`
 
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
+ELSEWHERE = "other-device"
 SAME_ORDER = "set-epoch"
 NONFINITE = "nonfinite"
 CLIPPED_SCALED, REST_DROPPED = "clip-before-unscale", "rest-dropped"
@@ -22,8 +23,8 @@ UNCHANGED, HOST_MEMORY = "unchanged", "host-memory"
 LOWERED, SMALL_DATA = "batch-lowered", "small-data"
 NOT_PRINTED, NOT_READ, NO_LIMIT, NO_BEST = "not-printed", "not-read", "no-limit", "no-best"
 ORDER = (NOT_FETCHED, RANK_LOST, HOST_MEMORY, NO_BATCH, UNCHANGED, NONFINITE, LOWERED, SMALL_DATA,
-         NOT_PRINTED, NO_BEST, NOT_READ, NO_LIMIT, NOT_SAVED, NOT_RECORDED, APART, ONE_DEVICE,
-         UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
+         NOT_PRINTED, NO_BEST, NOT_READ, NO_LIMIT, NOT_SAVED, NOT_RECORDED, APART, ELSEWHERE,
+         ONE_DEVICE, UNDIVIDED, CLIPPED_SCALED, REST_DROPPED, SAME_ORDER)
 """All of them, what spoils a training most first."""
 
 _GROUP = "torch.distributed.init_process_group()"
@@ -134,6 +135,15 @@ def one_device(devices: int) -> Warning:
     return Warning(
         f"1 of {devices} devices is used: the script never spreads its model over the others",
         ONE_DEVICE, ("model = torch.nn.DataParallel(model)",))
+
+
+def elsewhere(there: Sequence[str], held: Sequence[str], ids: str) -> Warning:
+    """Processes of the run compute on devices that it does not hold. `there` and `held`: labels;
+    `ids`: those of the former, as --devices takes them."""
+    return Warning(
+        f"the run computes on {', '.join(there)}, but holds {', '.join(held)}", ELSEWHERE,
+        (f'device = "cuda:0"  # {held[0]}, where nothing in the script sets CUDA_VISIBLE_DEVICES',
+         f"gpu-engine run --devices {ids} …  # holds what the script computes on"))
 
 
 def undivided(world: int, examples: int, sampler: str) -> Warning:

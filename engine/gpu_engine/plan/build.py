@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from gpu_engine.common import units
 from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Device, Inventory
@@ -69,8 +70,8 @@ def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None =
         warnings.append(f"{p.master_addr} is this machine itself: other machines can't meet there")
     ranks, many = own_command.said(spec.task.command or ()).ranks, len({d.id for d in devices})
     if ranks is not None and ranks[1] != many and layout.nodes == 1 and not cpu:
-        warnings.append(f"your command starts {ranks[1]} rank{'s' * (ranks[1] != 1)} ({ranks[0]}), "
-                        f"and the run has {many} GPU{'s' * (many != 1)}: for a GPU each, "
+        warnings.append(f"your command starts {units.counted(ranks[1], 'rank')} ({ranks[0]}), "
+                        f"and the run has {units.counted(many, 'GPU')}: for a GPU each, "
                         f"--mode ddp -n {ranks[1]}")
     return replace(
         resolved, warnings=tuple(warnings),

@@ -95,7 +95,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
 def _has_effect(spec: RunSpec, key: str) -> bool:
     """Whether this key reaches what trains: always with a task, through placeholders with a
     person's own command."""
-    return spec.task.command is None or own_command.is_told(spec.task.command, key)
+    return own_command.is_told(spec.task.command, key)
 
 
 def batch_told(spec: RunSpec) -> bool:

@@ -53,6 +53,8 @@ NEVER_TOLD = frozenset({
       and key not in TOLD_BY and key not in _WHATEVER_RUNS)})
 """Keys without an effect on a person's own command: they configure the engine's own training, as do
 all keys of [amp] and [train] that have no placeholder."""
+ONLY_COMMAND = frozenset({"run.grace_most", "run.stop_signal", "run.grad_norm"})
+"""Keys without an effect on a task, whose stop is the engine's own."""
 
 
 def on_stop(spec: RunSpec | None) -> str:
@@ -78,7 +80,10 @@ def used(command: Sequence[str] | None) -> frozenset[str]:
 
 
 def is_told(command: Sequence[str] | None, key: str) -> bool:
-    """Whether a key of the spec has an effect on a person's own command."""
+    """Whether a key of the spec has an effect on what is run: a person's own command; None: a
+    task."""
+    if command is None:
+        return key not in ONLY_COMMAND
     return key not in NEVER_TOLD and (key not in TOLD_BY
                                       or not used(command).isdisjoint(TOLD_BY[key]))
 
@@ -101,23 +106,26 @@ def unheard(command: Sequence[str], key: str, value: object = None, *, said: str
 
 def check_heard(spec: RunSpec) -> list[Problem]:
     """A problem for each key that was set, to another value than its default, and does not reach
-    the spec's own command: one rule for whatever sets it, be it --set, a preset or the form."""
+    the spec's task or own command: one rule for whatever sets it, be it --set, a preset or the
+    form."""
     command = spec.task.command
-    if not command:
+    if command is not None and not command:
         return []
     values = ((key, getattr(getattr(spec, key.section), key.name)) for key in keys().values()
               if key.section)
-    return [unheard(command, key.dotted, value) for key, value in values
+    return [Problem(key.dotted, value, "has no effect on a task, only on a command of your own: "
+                                       "leave it out") if command is None
+            else unheard(command, key.dotted, value) for key, value in values
             if value != key.default and not _reaches(command, key.dotted, spec.train.lr_scale)]
 
 
 def left_out(data: Mapping[str, Any], only: Container[str] | None = None) -> dict[str, Any]:
-    """A spec's nested dict without the keys that do not reach its own command: those of a task that
-    was there before it. `only`: of these keys alone."""
+    """A spec's nested dict without the keys that do not reach its task or own command: those of
+    what was there before it. `only`: of these keys alone."""
     task, train = data.get("task"), data.get("train")
     command = task.get("command") if isinstance(task, Mapping) else None
     if not isinstance(command, (list, tuple)) or not command:
-        return dict(data)
+        command = None
     scale = train.get("lr_scale", "none") if isinstance(train, Mapping) else "none"
 
     def stays(key: str) -> bool:
@@ -127,10 +135,10 @@ def left_out(data: Mapping[str, Any], only: Container[str] | None = None) -> dic
             if isinstance(part, Mapping) else part for section, part in data.items()}
 
 
-def _reaches(command: Sequence[str], key: str, lr_scale: object) -> bool:
-    """Whether a key has an effect: on the command, or on the devices that it may get. A batch has
+def _reaches(command: Sequence[str] | None, key: str, lr_scale: object) -> bool:
+    """Whether a key has an effect: on what is run, or on the devices that it may get. A batch has
     one on a learning rate that is scaled by it."""
-    if key == "task.params":
+    if command is not None and key == "task.params":
         return False
     scaled = lr_scale != "none" and key.startswith("batch.") and is_told(command, "train.lr")
     return scaled or key in _FOR_DEVICES or is_told(command, key)
@@ -238,6 +246,14 @@ def said(command: Sequence[str]) -> Said:
         elif option == ("deepspeed", "--num-gpus") and value.isdecimal():
             listed.append((_LISTS[0], written, ",".join(map(str, range(int(value))))))
     return Said(tuple(listed), ranks)
+
+
+def timed_out(command: Sequence[str]) -> str | None:
+    """The `timeout -k 5 6` that a command begins with, which exits with 124 once that time is up;
+    None: it begins with something else."""
+    line = " ".join([name_of(command[0]), *command[1:]])
+    told = re.match(r"timeout( -\S+| [A-Z]+| [\d.]+[smhd]?)+(?= )", line)
+    return told and told[0]
 
 
 def script(command: Sequence[str]) -> str | None:

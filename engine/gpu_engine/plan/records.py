@@ -138,8 +138,8 @@ class Code:
 
     def sentence(self) -> str:
         """For people: "code: 42 files, 1.2 MiB (a1b2c3d4e5f6) from /home/me/project"."""
-        return (f"code: {self.files:,} files, {units.size(self.bytes)} ({self.name[:12]}) from "
-                f"{self.folder}")
+        return (f"code: {units.counted(self.files, 'file')}, {units.size(self.bytes)} "
+                f"({self.name[:12]}) from {self.folder}")
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def _asked(story: Story) -> Section:
 
 def _where(story: Story) -> Section:
     told = story.facts.environment
-    changed = "" if not told.changed_files else f", {told.changed_files} files changed"
+    changed = "" if not told.changed_files else \
+        f", {units.counted(told.changed_files, 'file')} changed"
     rows = [("machine", told.machine), ("devices", told.devices), ("torch", told.torch),
             ("driver", told.driver), ("Python", told.python), ("gpu-panel", told.gpu_panel),
             ("folder", told.folder), ("commit", f"{told.commit}{changed}" if told.commit else None)]

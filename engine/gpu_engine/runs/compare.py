@@ -90,7 +90,7 @@ def without_figures(run: Run, state: State) -> RunFacts:
     spec = for_people(from_dict(attempts.read_spec(run)))
     # A person's own command takes no notice of the rest, such as a batch size that is a default.
     settings = {key: value for key, value in flat(spec).items()
-                if spec.task.command is None or own_command.is_told(spec.task.command, key)}
+                if own_command.is_told(spec.task.command, key)}
     return RunFacts(clean(run.id), name, Figures(state.state), settings,
                     environment.read(run.path))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
+from gpu_engine.common.errors import with_type
 from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
 from gpu_engine.common.values import Bounds
 
@@ -53,9 +54,13 @@ class Cause:
 
     @property
     def line(self) -> str:
-        """The cause in one line, with the rank and the host if they are known."""
+        """The cause in one line, with the rank, the host and the exception's type if they are
+        known."""
         first, _, more = self.message.partition("\n")
-        first = (first.removesuffix(".") if more else first) or self.type or "failed"
+        if more and first.endswith("."):  # what stands above the error says what kind it is
+            first = first.removesuffix(".")
+        else:
+            first = with_type(self.type, first or self.type or "failed")
         return first if self.who is None else f"{self.who}: {first}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpu_engine.diagnose import hangs
+from gpu_engine.plan import own_command
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room, stacks
@@ -169,6 +170,9 @@ class Attempt:
         if cause is not None and (more := self._who_did_not_come(failures)):
             cause = replace(cause, message=f"{more}{'' if more.endswith('?') else '.'}\n"
                                            f"{cause.message}")
+        if cause is not None and cause.message == "exited with 124" \
+                and (up := own_command.timed_out(plan.spec.task.command or ("",))):
+            cause = replace(cause, message=f"{up} has ended the command, as its time was up")
         return "failed", cause.line if cause is not None else None, cause
 
     def _failed_below(self, run: Run, plan: LaunchPlan) -> list[Failure]:

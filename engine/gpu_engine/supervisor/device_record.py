@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpu_engine.common import procs
 from gpu_engine.devices.backends import registry
-from gpu_engine.devices.records import Device, Sample
-from gpu_engine.events import schema
+from gpu_engine.devices.records import Device, Inventory, Sample
+from gpu_engine.events import notices, schema
 from gpu_engine.events.paths import DEVICES
 from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.runs.folder import Run
@@ -44,6 +44,8 @@ class DeviceRecord:
         self._probe: Probe | None = None
         self._asked = False
         """Whether a reading was asked for and has not come yet."""
+        self._told = False
+        """Whether it was told that the run computes on other devices."""
         self._readers: Sequence[registry.Reader] | None = None
         self._writer: EventWriter | None = None
         self._newest = 0.0
@@ -55,15 +57,17 @@ class DeviceRecord:
         """The process that reads the GPUs, which is below this one and none of the run's."""
         return None if self._probe is None else self._probe.pid
 
-    def sample(self) -> None:
-        """Write what is new. Never waits, never raises."""
+    def sample(self) -> schema.Warning | None:
+        """Write what is new. Returns, once, that the run computes on devices that it does not hold.
+        Never waits, never raises."""
         if self._over or time.monotonic() < self._due:
-            return
+            return None
         try:
-            self._record()
+            return self._record()
         except Exception as err:  # noqa: BLE001  recording must not end a run
             log.info("the devices' figures are no longer recorded: %s", err)
             self.close()
+            return None
 
     def close(self) -> None:
         """End the recording, before everything below the supervisor is killed."""
@@ -74,7 +78,7 @@ class DeviceRecord:
             self._writer.close()
         self._probe = self._writer = None
 
-    def _record(self) -> None:
+    def _record(self) -> schema.Warning | None:
         backend = registry.load(self._source)
         if not backend.asks_driver:
             if self._readers is None:  # the first reading has nothing to compare with
@@ -82,20 +86,40 @@ class DeviceRecord:
             else:
                 self._write([s for reader in self._readers for s in reader.read()])
             self._due = time.monotonic() + self._every
-            return
+            return None
         from gpu_engine.devices import probe
 
         if self._probe is None:
             self._probe = probe.Probe()
-            self._probe.send(probe.Watch(self._source, self._devices, PATIENCE))
-        if not self._asked:
+            # Also those that the run does not hold: a script may choose its devices by itself.
+            self._probe.send(probe.Discover(self._source, {}, PATIENCE))
+            self._asked = True
+        elif not self._asked:
             self._probe.send(probe.Look())
             self._asked = True
-        if isinstance(reply := self._probe.receive(0.0), probe.Looked):
+        reply = self._probe.receive(0.0)
+        if isinstance(reply, Inventory):
+            own = {device.id for device in self._devices}
+            others = [device for device in reply.devices if device.id not in own]
+            self._probe.send(probe.Watch(self._source, (*self._devices, *others), PATIENCE))
+            self._asked = False
+        elif reply is not None:
             self._asked, self._due = False, time.monotonic() + self._every
             if reply.at > self._newest:
                 self._newest = reply.at
-                self._write(reply.samples)
+                self._write(reply.samples[:len(self._devices)])
+                return self._elsewhere(reply.samples[len(self._devices):])
+        return None
+
+    def _elsewhere(self, others: Sequence[Sample]) -> schema.Warning | None:
+        """That processes of the run compute on these devices, which it does not hold."""
+        there = [s.device for s in others if not s.problem and any(
+            p.kind == "compute" and p.run == self._run.path.name for p in s.processes or ())]
+        if not there or self._told:
+            return None
+        self._told = True
+        return notices.elsewhere([d.label for d in there], [d.label for d in self._devices],
+                                 ",".join(d.id for d in there))
 
     def _write(self, samples: Sequence[Sample]) -> None:
         # Beside a problem, the figures are those of an earlier reading.

@@ -16,6 +16,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import without_sequences
 from gpu_engine.common.files import file_inside, size_of
 from gpu_engine.events import notices
@@ -253,7 +254,7 @@ class Printed:
 
     def missing(self) -> list[str]:
         """What was never seen, a sentence for each, once all is read."""
-        lines = f"{self._lines:,} line{'s' * (self._lines != 1)} of rank 0's output{self.elsewhere}"
+        lines = f"{units.counted(self._lines, 'line')} of rank 0's output{self.elsewhere}"
         if self._patterns is None:
             return [] if self._seen else [f'run.metrics = "{AUTO}": no number with a name was seen '
                                           f"in {lines}"]

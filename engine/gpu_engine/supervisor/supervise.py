@@ -198,7 +198,8 @@ class Supervisor:
             self._check(attempt)
             self._watch_time(attempt)
             self._watch_rungs(attempt)
-            devices.sample()
+            if (elsewhere := devices.sample()) is not None:
+                ranks.append(self.run, attempt.children[0].ranks[0], elsewhere)
         if not self.is_task and attempt.stopping is None \
                 and all(c.status == 0 for c in attempt.children):
             attempt.left = _left_running(attempt)

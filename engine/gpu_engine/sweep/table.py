@@ -238,7 +238,7 @@ def notes(points: Sequence[Point], by: By) -> list[str]:
         out.append("~ no run with these values is done: as far as they have got")
     odd = sum(p.last.odd for p in points)
     if odd:
-        out.append(f"{odd} run{'s' * (odd > 1)} ended with a {by.name} that is not finite; "
+        out.append(f"{units.counted(odd, 'run')} ended with a {by.name} that is not finite; "
                    "means leave it out")
     if not all(one.exact for one in members):
         out.append("of the largest runs only parts of the events were read: their best may be "

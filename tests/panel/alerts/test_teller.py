@@ -9,6 +9,8 @@ import pytest
 
 from gpu_engine.notify import watch
 from gpu_engine.runs.state import AttemptRecord
+from gpu_engine.runs.sweep import Member
+from gpu_engine.runs.sweep import write as write_member
 from gpu_panel.alerts import teller
 from gpu_panel.alerts.news import RunsNews
 
@@ -153,6 +155,35 @@ def test_a_run_that_waits_is_looked_at_when_its_turn_has_come(news, monkeypatch)
     assert len(looked) > count
     made.end("completed")
     assert told(news) == [(made.run.id, "finished")]
+
+
+def test_members_of_a_sweep_are_told_of_together(news):
+    def members(sweep: str, count: int) -> list[Made]:
+        made = [Made() for _ in range(count)]
+        for index, one in enumerate(made, 1):
+            write_member(one.run.path, Member(sweep, "lr", index, count, 1.0))
+        return made
+
+    def said() -> list[str]:
+        return [one.sweep or one.happened.event for _ in range(3) for one in news.poll()]
+
+    good, mixed, stopped = members("sa", 3), members("sb", 4), members("sc", 2)
+    assert said() == []
+    good[0].end("completed")
+    assert said() == [], "one of several that has completed"
+    for one in good[1:]:
+        one.end("completed")
+    assert said() == ["sweep sa lr has ended: 3 completed"]
+    mixed[0].end("failed", reason="x")
+    assert said() == ["failed"]
+    for one in mixed[1:3]:
+        one.end("failed", reason="x")
+    assert said() == ["sweep sb lr: 2 failed"]
+    mixed[3].end("stopped")  # as run.stop_worse does
+    assert said() == ["sweep sb lr has ended: 3 failed, 1 stopped"]
+    for one in stopped:
+        one.end("stopped")
+    assert said() == []
 
 
 def test_a_resume_is_noticed_and_who_stops_a_run_is_not_told_that(news):

@@ -139,8 +139,10 @@ def test_another_task_has_none_of_the_parameters_of_the_one_before(draft):
     draft.put_param(TaskField("width", "int", 1, False, "", Kind("int")), "64")
     draft.use_task("a:Task")
     assert draft.says("task.params.width")
+    draft.put("run.grad_norm", "true")  # which is for a command alone
     draft.use_task("b:Task")
     assert not draft.says("task.params.width")
+    assert not draft.says("run.grad_norm")
 
 
 def test_about_the_same_changes_one_is_asked_once(draft):

@@ -107,6 +107,14 @@ async def test_a_chart_shows_what_is_chosen_by_its_name(tmp_path):
         await settled(pilot)
         await shown(pilot)
         assert "no step yet" in screen_text(app)
+    ended = Written(tmp_path / "ended")
+    ended.state("failed", ended=T0 + 4)
+    app = Mini(ended.run, at=5)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        await shown(pilot)
+        assert "no step" in screen_text(app)
+        assert "no step yet" not in screen_text(app)
 
 
 def test_a_title_says_what_the_ranks_have_now():

@@ -7,15 +7,19 @@ little.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_engine.common import paths
+from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 from gpu_engine.launching.reattach import StillOn
 from gpu_engine.notify.watch import Happened, RunWatch
-from gpu_engine.runs import job, summary
+from gpu_engine.runs import job, summary, sweep
 from gpu_engine.runs.folder import Run, each_run
+from gpu_engine.runs.sweep import Member
 
 TOLD = frozenset({"finished", "failed", "stalled", "lost"})
 """Who has stopped a run knows that it is stopped."""
@@ -26,6 +30,10 @@ class News:
     run: Run
     name: str
     happened: Happened
+    sweep: str | None = None
+    """What has become of the sweep that it is a member of, if that is told instead of it."""
+    good: bool = False
+    """Whether all members of the sweep have completed."""
 
 
 class _Followed:
@@ -53,6 +61,8 @@ class RunsNews:
         self._known: set[str] | None = None
         """All ids in the folder when it was listed last; None before the first time."""
         self._listed: int | None = None
+        self._waits: set[str] = set()
+        """The sweeps whose end is to be told, as a member has ended by itself."""
 
     def note(self, training: Iterable[Run], others: Iterable[Run]) -> None:
         """Follow these runs: `training` train now, `others` may do so later."""
@@ -65,13 +75,47 @@ class RunsNews:
         """Look once at all runs. Returns what is new of them."""
         self._list()
         news: list[News] = []
+        of_sweeps: dict[str, tuple[Member, list[News]]] = {}
         for name, one in list(self._followed.items()):
             happened = one.look()
-            if happened is not None and happened.event in TOLD:
-                news.append(News(one.run, summary.read(one.run).name, happened))
+            if happened is not None:
+                member = sweep.read(one.run.path)
+                told = News(one.run, summary.read(one.run).name, happened)
+                if member is not None:
+                    of_sweeps.setdefault(member.sweep, (member, []))[1].append(told)
+                elif happened.event in TOLD:
+                    news.append(told)
             if one.stamp is None:  # it was removed
                 del self._followed[name]
+        for member, told in of_sweeps.values():
+            news += self._of_sweep(member, told)
         return news
+
+    def _of_sweep(self, member: Member, told: list[News]) -> list[News]:
+        """What is told of members of one sweep that was seen in one look: once all have ended, how;
+        before that only what went wrong."""
+        from gpu_engine.sweep import group
+
+        try:
+            states = [run.state() for run, _ in group.find(member.sweep).members]
+        except UserError:  # it was removed since
+            return []
+        self._waits |= {member.sweep} if any(n.happened.event in TOLD for n in told) else set()
+        called = f"sweep {member.sweep} {clean(member.name, 60)}"
+        if not any(state.live for state in states):
+            if member.sweep not in self._waits:
+                return []  # whoever has stopped it knows
+            self._waits.discard(member.sweep)
+            counts = Counter(state.state for state in states)
+            how = ", ".join(f"{n:,} {state}" for state, n in counts.most_common())
+            return [replace(told[-1], sweep=f"{called} has ended: {how}",
+                            good=set(counts) == {"completed"})]
+        wrong = [n for n in told if n.happened.event in TOLD - {"finished"}]
+        if len(wrong) < 2:
+            return wrong
+        counts = Counter(n.happened.event for n in wrong)
+        return [replace(wrong[0], sweep=f"{called}: " + ", ".join(
+            f"{n:,} {event}" for event, n in counts.most_common()))]
 
     def _list(self) -> None:
         """Follow the runs that are new in the folder."""

@@ -115,6 +115,9 @@ class Teller:
     def _notify_run(self, news: News) -> None:
         from gpu_engine.notify import messages, watch
 
+        if news.sweep is not None:
+            self._notify(news.sweep.partition(": ")[0], news.sweep, good=news.good)
+            return
         what = news.happened
         message = messages.of_run(what.event, what.state, what.progress, name=news.name,
                                   machine=socket.gethostname(), on=watch.where(news.run),

@@ -107,7 +107,7 @@ speed, gradient norm."""
         if self._last is not None:
             store = self._last[0]
             pick(self.app, "What the chart shows", [
-                (name, f"{many} run{'s' * (many != 1)}", partial(self._choose, store, name))
+                (name, units.counted(many, "run"), partial(self._choose, store, name))
                 for name, many in store.names.items()])
 
     def _choose(self, store: CompareStore, name: str) -> None:

@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widget import Widget
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach.hosts import LOCAL
@@ -254,7 +255,7 @@ w notifies you when the device under the cursor is free, W when any is."""
         self._draft.tick(ids, entries)
         mode = modes.find(self._draft.mode)
         if mode is not None and mode.name != before:
-            self.notify(f"{len(ids)} device{'s' * (len(ids) != 1)}: {mode.short}", markup=False)
+            self.notify(f"{units.counted(len(ids), 'device')}: {mode.short}", markup=False)
         self.paint()
         self.post_message(self.Edited())
 

@@ -131,9 +131,11 @@ class Draft:
                  values.in_toml(values.parse(text, field.kind)) if text.strip() else "")
 
     def use_task(self, use: str) -> None:
-        """Choose another task, and drop the parameters of the one before."""
+        """Choose another task, and drop the parameters of the one before, or what was for a
+        command."""
         if not use or self.texts.get("task.use") != use:
-            self.texts = {k: t for k, t in self.texts.items() if not k.startswith("task.")}
+            self.texts = {k: t for k, t in self.texts.items() if not k.startswith("task.")
+                          and (not use or own_command.is_told(None, k))}
             self.put("task.use", use)
 
     def _mode(self, name: str) -> None:

@@ -347,10 +347,11 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         draft, kind = self.draft, self._kind
         if key in ("task.use", "task.command"):
             return kind == (OWN_CLASS if key == "task.use" else OWN_COMMAND)
-        if kind == OWN_COMMAND:  # what it has no placeholder for has no effect
-            command = draft.value("task.command")
-            if not own_command.is_told(command if isinstance(command, list) else None, key):
-                return draft.says(key)
+        # What a command has no placeholder for has no effect, nor what is for a command on a task.
+        command = draft.value("task.command")
+        heard = command if isinstance(command, list) else ()
+        if not own_command.is_told(heard if kind == OWN_COMMAND else None, key):
+            return draft.says(key)
         if key == "train.lr_reference_batch":
             return draft.text("train.lr_scale") != "none" or draft.says(key)
         if draft.hosts and key in ("parallel.nodes", "parallel.node_rank"):

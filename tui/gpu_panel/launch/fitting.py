@@ -61,7 +61,7 @@ def _memory(plan: LaunchPlan, host: HostSample | None) -> AskLine:
     return AskLine(
         "What fits ─ memory", units.size(free // 2 // ranks) if free else "2 GiB",
         "A CPU slot has no memory of its own: what may a rank use? "
-        + (f"{units.size(free)} of this machine are free, for {ranks} rank{'s' * (ranks > 1)}. "
+        + (f"{units.size(free)} of this machine are free, for {units.counted(ranks, 'rank')}. "
            if free else "")
         + "Larger and larger batches are then trained for a few steps, until one does not fit.",
         wrong=wrong, does="try")

@@ -16,6 +16,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Static
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.spec import modes
 from gpu_panel import keys
@@ -62,7 +63,7 @@ opens the form, in which all of it is chosen."""
         """Say whose settings these are: "preset ddp (changed)"."""
         many = len(self._plan.warnings) if self._plan is not None else 0
         self.border_title = Content(" ─ ".join(filter(None, (
-            self.TITLE, clean(draft), f"! {many} warning{'s' * (many > 1)}" * bool(many)))))
+            self.TITLE, clean(draft), f"! {units.counted(many, 'warning')}" * bool(many)))))
         self.border_subtitle = " · ".join(
             ["enter form", *["y copy", "v processes"] * (self._plan is not None)])
 
@@ -138,16 +139,16 @@ def _what(plan: LaunchPlan) -> list[str]:
     task, train, dtype = spec.task, spec.train, spec.amp.dtype
     command, mode = task.command, modes.find(plan.mode)
     told = [key for key in ("amp.dtype", "train.steps", "train.epochs")
-            if command is None or own_command.is_told(command, key)]
+            if own_command.is_told(command, key)]
     words = [shlex.join(command) if command is not None else
              (task.use or "no task").rpartition(":")[2],
              mode.shape(plan.replicas, plan.nodes) if mode is not None else plan.mode]
     if "amp.dtype" in told:
         words.append("AMP off" if dtype == "off" else dtype)
     if train.steps is not None:
-        words += [f"{train.steps:,} steps"] * ("train.steps" in told)
+        words += [units.counted(train.steps or 0, "step")] * ("train.steps" in told)
     elif "train.epochs" in told:
-        words.append(f"{train.epochs or 1} epoch{'s' * ((train.epochs or 1) > 1)}")
+        words.append(units.counted(train.epochs or 1, "epoch"))
     return [words[0] if len(words[0]) <= 60 else f"{words[0][:59]}…", *words[1:]]
 
 

@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 
 from gpu_engine.cli import run as command
 from gpu_engine.cli.spec_options import SpecChoice, assignments, members_of
+from gpu_engine.common import units
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import arguments
@@ -83,8 +84,9 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
     line = ["run", "--queue", *_words(context), *arguments(asked, base)]
     if every:
         found = sweep.submit(every, when, asked.name, base, tags)
-        return Queued(found.runs[0], f"Sweep {found.id} of {len(found.runs)} runs waits in the "
-                      "queue", found.doubt, line)
+        return Queued(found.runs[0], f"Sweep {found.id} of "
+                      f"{units.counted(len(found.runs), 'run')} waits in the queue",
+                      found.doubt, line)
     prepared = submit.prepare(asked, inventory)
     run = submit.submit(asked, when, prepared, base=base, tags=tags)
     return Queued(run, f"Run {run.id} waits in the queue", prepared.kept.doubt, line)

@@ -145,7 +145,8 @@ def _failed(store: RunStore, state: State) -> list[str]:
         lead = f"{mark} failed: {clean(reason, 300)}"
     lines = [lead]
     # If a rank failed, the run's reason repeats its cause.
-    if state.reason and (cause is None or cause.line != state.reason) \
+    said = None if cause is None else cause.message.partition("\n")[0].removesuffix(".")
+    if state.reason and not (said and state.reason.endswith(said)) \
             and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
     return lines

@@ -49,7 +49,10 @@ class ChartPane(CurveView, RunPane):
         subject = subjects.find(store, self.chosen) or subjects.find(store, self.FIRST)
         if subject is None:
             return
-        self.axes = subject.axes if store.caught_up else replace(subject.axes, empty="reading …")
+        # Of what has ended nothing more is to come.
+        empty = "reading …" if not store.caught_up else subject.axes.empty \
+            if store.state is None or store.state.live else subject.axes.empty.removesuffix(" yet")
+        self.axes = replace(subject.axes, empty=empty)
         place = list(store.ranks).index(moment.rank) if moment.rank in store.ranks else None
         self.show(
             subject.lines(store), subject.over_all(store), place,

@@ -48,9 +48,9 @@ def what_is_trained(plan: LaunchPlan | None) -> list[str]:
     parts = [clean(plan.name, 40),
              clean(mode.shape(plan.replicas, plan.nodes), 30) if mode is not None else
              clean(plan.mode, 20)]  # a mode of another version
-    if command is None or is_told(command, "batch.meaning"):
+    if is_told(command, "batch.meaning"):
         parts.append(f"{plan.batch.global_size:,} global")
-    if dtype != "off" and (command is None or is_told(command, "amp.dtype")):
+    if dtype != "off" and is_told(command, "amp.dtype"):
         parts.append(dtype)
     return parts
 
@@ -103,9 +103,9 @@ def figures(store: RunStore, now: float) -> Content:
         parts.append(f"saved{at} {units.ago(max(now - store.view.saved.at, 0))}")
     skipped = max((v.skipped or 0 for v in store.ranks.values()), default=0)
     if skipped:
-        parts.append((f"{skipped:,} steps skipped", "$text-warning"))
+        parts.append((f"{units.counted(skipped, 'step')} skipped", "$text-warning"))
     if many := len(store.view.warnings()) + len(store.launch_warnings()):
-        parts.append((f"{WARNING} {many} warning{'s' * (many > 1)} (i)", "$text-warning"))
+        parts.append((f"{WARNING} {units.counted(many, 'warning')} (i)", "$text-warning"))
     if store.skipped_lines:
         parts.append((f"{store.skipped_lines:,} damaged lines ignored", "$text-warning"))
     if store.view.evaluations:

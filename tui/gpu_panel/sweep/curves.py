@@ -40,7 +40,7 @@ class SweepCurves(Horizontal):
     """
 
     def compose(self) -> ComposeResult:
-        yield CurveView(Axes(may_be_log=True, empty="no step yet"), id="members")
+        yield CurveView(Axes(may_be_log=True, empty="no step"), id="members")
         yield CurveView(Axes(), id="values")
 
     def on_mount(self) -> None:
@@ -62,7 +62,7 @@ class SweepCurves(Horizontal):
             (i for i, one in enumerate(store.runs) if one.id == best), None))
         every = sum(len(point.members) for point in points)  # the store has the first ones
         first = f"the first {len(lines)} of " if len(lines) < every else ""
-        members.entitle(f"loss ─ {first}{every} run{'s' * (every != 1)}")
+        members.entitle(f"loss ─ {first}{units.counted(every, 'run')}")
         key = max(keys, key=lambda k: len({p.values[k] for p in points}), default=None)
         reached: dict[str, float] = {}
         for point in reversed(points):  # of several with this value the best is last

@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.message import Message
 
+from gpu_engine.common import units
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.figures import By
 from gpu_engine.sweep.group import Group
@@ -233,7 +234,7 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
 
             done = await in_thread(lambda: sweeps.stop(group))
             self.poll_now()
-            same.done(self.app, f"{len(done.runs)} runs were asked to stop",
+            same.done(self.app, f"Asked to stop: {units.counted(len(done.runs), 'run')}",
                       [["sweep", "stop", group.id]], trouble=done.trouble)
 
     @work(exit_on_error=False, group="do", exclusive=True)
@@ -243,14 +244,15 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
                 return
             many = sum(one.kind == FAILED for one in self.members or ())
             if not await self.app.push_screen_wait(Confirm(
-                    f"Try {many} failed run{'s' * (many > 1)} again", "Each waits in the queue for "
+                    f"Try {units.counted(many, 'failed run')} again", "Each waits in the queue for "
                     "another attempt, which goes on from its last checkpoint.", yes="Try again")):
                 return
             from gpu_engine.sweep import group as sweeps
 
             done = await in_thread(lambda: sweeps.retry(group))
             self.poll_now()
-            same.done(self.app, f"{len(done.runs)} runs wait for another attempt",
+            same.done(self.app, "In the queue for another attempt: "
+                      + units.counted(len(done.runs), "run"),
                       [["sweep", "retry", group.id]], trouble=done.trouble)
 
 

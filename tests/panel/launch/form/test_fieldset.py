@@ -83,6 +83,15 @@ def test_what_is_set_and_reaches_nothing_is_refused_with_the_placeholder_for_it(
     with pytest.raises(SpecError) as refused:
         plan("python", "t.py", *words, devices=1, **REFUSED)
     assert {p.key for p in refused.value.problems} == {"train.clip", "run.python"}
+    of_command = {"grace_most": 5.0, "stop_signal": "SIGTERM", "grad_norm": True}
+    task = {"task": {"use": "gpu_engine.tasks.digits:Digits"}, "devices": {"ids": ["0"]},
+            "run": of_command}
+    with pytest.raises(SpecError) as refused:
+        prepare(from_dict(task), inventory=gpus(1))
+    assert {p.key for p in refused.value.problems} == {f"run.{name}" for name in of_command}
+    assert all("only on a command of your own: leave it out" in p.message
+               for p in refused.value.problems)
+    assert cmd.left_out(task)["run"] == {}  # of an older version's run, which is resumed
 
 
 def test_defaults_written_out_and_what_runs_whatever_it_is_are_no_reason_to_refuse():
@@ -106,6 +115,7 @@ async def test_only_what_the_command_is_told_is_in_the_form_and_the_plan(tmp_pat
 
         assert screen.draft.value("train.steps") == 300
         assert has("train-clip")
+        assert not has("run-grad_norm")
         screen.query_one("#task-choice", Choice).choose(OWN_COMMAND)
         await type_into(pilot, screen, "f-task-command", "python train.py")
         assert screen.review.problems == ()
@@ -122,6 +132,7 @@ async def test_only_what_the_command_is_told_is_in_the_form_and_the_plan(tmp_pat
         await type_into(pilot, screen, "f-train-lr", "0.5")
         assert screen.review.plan.spec.train.lr == 0.5
         await type_into(pilot, screen, "f-task-command", "python train.py")
+        assert has("run-grad_norm")
         (problem,) = screen.review.problems  # it stays to be seen, and is refused
         assert (problem.key, problem.value, has("train-lr")) == ("train.lr", 0.5, True)
         assert "write {lr} where its value belongs" in problem.message
