@@ -235,5 +235,5 @@ def test_loaded_cpu_slots_are_taken_last():
     assert ids(freest(3, looks, {})) == ["cpu:0", "cpu:1", "cpu:2"]
     held = {key(slots[2]): Holder(key(slots[2]), run="1")}
     assert judge_all(looks, held)["cpu:2"].state == "leased"
-    with pytest.raises(UserError, match="^3 devices are needed and 2 are free; CPU 2: held by"):
+    with pytest.raises(UserError, match=r"^3 devices are needed and 2 are free; CPU 2: held by"):
         freest(3, looks, held)
