@@ -43,7 +43,7 @@ def parse(text: str) -> Axis:
     key = key.strip()
     if not equals or not key:
         raise SpecError([Problem("", None, f"--grid {text!r}: expected KEY=VALUE,VALUE, for "
-                                           "example train.lr=1e-3,3e-4")])
+                                           "example lr=1e-3,3e-4")])
     pieces, depth = [""], 0
     for char in rest:
         depth = max(0, depth + (char in "[({") - (char in "])}"))
