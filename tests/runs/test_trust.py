@@ -89,7 +89,7 @@ def test_stop_signals_no_process_that_the_kernel_does_not_give_to_the_run(home):
             "state": "running", "ended": None, "exit_code": None, "boot": procs.boot_id(),
             "processes": [{"rank": 0} | named]})
         for now in (False, True):
-            with pytest.raises(UserError, match="its supervisor runs in another"):
+            with pytest.raises(UserError, match="its supervisor is no process that is seen here"):
                 run.stop(now=now)
         assert other.poll() is None, "a process that is no part of the run was signalled"
         other.kill()

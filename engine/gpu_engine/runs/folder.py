@@ -214,8 +214,9 @@ class Run:
             if not state.live:
                 raise UserError(f"run {self.id} is not running: it is {state.state}")
             # Somebody holds its lock, whom the kernel does not show to us.
-            raise UserError(f"run {self.id} can't be stopped from here: its supervisor runs in "
-                            "another container; stop it where it was started"
+            raise UserError(f"run {self.id} can't be stopped from here: its supervisor is "
+                            "no process that is seen here, as in another container; stop it where "
+                            "it was started"
                             if self.supervised() else f"run {self.id}: its supervisor is gone")
         end = time.monotonic() + _ENDING
         while waits and self.state().live and time.monotonic() < end:
