@@ -85,6 +85,7 @@ def test_the_file_is_read_when_there_is_something_to_tell():
         wait_for(lambda: (made.run.path / journal.FILE).exists())
         tell(at(there))
         config.path().chmod(0o644)
+        config.path().parent.chmod(0o755)
         made.end("completed")
         following.ends()
         assert there.got == []
@@ -216,6 +217,7 @@ def test_a_launch_warns_that_nobody_will_be_told():
     assert notifier.doubt() is None
     tell()
     config.path().chmod(0o644)
+    config.path().parent.chmod(0o755)
     assert "no notifications will be sent about this run" in notifier.doubt()
     warned = launcher._warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
     assert warned.warnings == ("one", notifier.doubt())
