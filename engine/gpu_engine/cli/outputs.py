@@ -201,8 +201,8 @@ OUTPUTS = {
     "sweep show": _of("Table", id=str, name=str, begun=float, members=int, by=str,
                       points=list[_with(Point, members=None, counts=dict[str, int],
                                         runs=list[str])],
-                      runs=list[_with(One, extents=None, why=None, best=_NUMBER, last=_NUMBER,
-                                      cause=_TEXT)]),
+                      runs=list[_with(One, extents=None, rungs=None, why=None, best=_NUMBER,
+                                      last=_NUMBER, cause=_TEXT)]),
     "trace": list[_of("Traced", rank=int, path=_TEXT, problem=_TEXT)],
     "usage": _of("Usage", since=float, until=float, rows=list[_with(
         Sum, name=None, device_seconds=float, user=NotRequired[str], run=NotRequired[str],

@@ -25,10 +25,12 @@ PEER = Cause("rank 1 has failed", 0, "PeerLost")
 
 @pytest.mark.parametrize(("ends", "outcome", "line"), [
     ({"a": end("completed"), "b": end("completed")}, "completed", None),
-    ({"a": end("failed", ECHO, 1.0), "b": end("failed", OWN, 2.0)}, "failed", "rank 1 on b: boom"),
-    ({"a": end("failed", PEER, 1.0), "b": end("failed", OWN, 2.0)}, "failed", "rank 1 on b: boom"),
+    ({"a": end("failed", ECHO, 1.0), "b": end("failed", OWN, 2.0)}, "failed",
+     "rank 1 on b: ValueError: boom"),
+    ({"a": end("failed", PEER, 1.0), "b": end("failed", OWN, 2.0)}, "failed",
+     "rank 1 on b: ValueError: boom"),
     ({"a": end("failed", OWN, 3.0), "b": end("failed", Cause("bang", 2, "OSError"), 2.0)},
-     "failed", "rank 2 on b: bang"),
+     "failed", "rank 2 on b: OSError: bang"),
     ({"a": end("failed", ECHO, 1.0), "b": End(None, refused="GPU 0 is held by run 12")},
      "failed", "b: GPU 0 is held by run 12"),
     ({"a": end("failed", ECHO, 1.0), "b": end("lost", reason="the machine was restarted")},
@@ -36,7 +38,7 @@ PEER = Cause("rank 1 has failed", 0, "PeerLost")
     ({"a": end("failed", ECHO, 1.0), "b": End(None, lost="no answer")},
      "failed", "b: it can't be reached: no answer"),
     ({"a": end("completed"), "b": end("failed", ECHO, 1.0)},
-     "failed", "rank 0 on b: Connection reset by peer"),
+     "failed", "rank 0 on b: RuntimeError: Connection reset by peer"),
     ({"a": end("stopped"), "b": end("stopped")}, "stopped", None),
     ({"a": end("stopped"), "b": end("completed")}, "stopped", None),
     ({"a": end("completed"), "b": end("completed", reason="time was up after 05:00")},
@@ -56,7 +58,7 @@ def test_a_clock_that_was_set_meanwhile_makes_nobody_the_first(told, ours):
     assert at == ours
     ends = {"a": end("failed", OWN, 1_008.0), "b": end("failed", Cause("bang", 2, "OSError"), at)}
     assert judge(ends, stop_asked=False)[1] == (
-        "rank 2 on b: bang" if ours else "rank 1 on a: boom")
+        "rank 2 on b: OSError: bang" if ours else "rank 1 on a: ValueError: boom")
 
 
 def test_a_stop_that_somebody_asked_for():

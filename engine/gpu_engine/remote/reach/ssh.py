@@ -62,7 +62,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
 
 _SHARING = re.compile(r"mux_client|mm_send_fd")
 """How the lines begin that ssh prints of a connection which it can't share with others."""
-_UNREADABLE = re.compile("[\ufffd\x00-\x06]")
+_UNREADABLE = re.compile(r"[\ufffd\x00-\x06]")
 """What a line has that is no text."""
 _SSH_FAILED = 255
 

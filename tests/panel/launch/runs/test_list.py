@@ -154,7 +154,7 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
             said = " ".join(screen_text(pilot.app).split())
             assert f"Stop run {live.id}" in said
             assert f"{live.id} long" in said
-            assert "2 of the 3 marked runs" in said
+            assert "2 of these 3 runs have ended already" in said
             await pilot.press("y")
             await until(pilot, lambda: stopped == [live.id])
 
