@@ -55,7 +55,8 @@ def test_the_table_and_what_scripts_get():
         "examples/s",
         "1e-3  16     1 done, 1 failed     0.500              0.900              3      01:00  –",
         "1e-3  8      2 done               0.800 ± 0.283 (2)  0.800 ± 0.283 (2)  2      01:00  –"]
-    assert f"2 failed ({runs[3].id}, {runs[4].id}): rank 0: CUDA out of memory\n" in text
+    assert f"2 failed ({runs[3].id}, {runs[4].id}): rank 0: RuntimeError: CUDA out of memory\n" \
+        in text
     best = json.loads(said("sweep", "last", "--by", "max:eval:accuracy", "--json"))
     assert best["by"] == "max:eval:accuracy"
     assert best["points"][0] | {"seconds": 0} == {
@@ -67,8 +68,8 @@ def test_the_table_and_what_scripts_get():
     assert [(r["id"], r["values"]["train.lr"], r["repeat"], r["state"], r["best"], r["cause"])
             for r in best["runs"][2:5]] == [
         (runs[2].id, "1e-3", 1, "completed", 0.45, None),
-        (runs[3].id, "1e-3", 2, "failed", None, "rank 0: CUDA out of memory"),
-        (runs[4].id, "3e-4", 1, "failed", None, "rank 0: CUDA out of memory")]
+        (runs[3].id, "1e-3", 2, "failed", None, "rank 0: RuntimeError: CUDA out of memory"),
+        (runs[4].id, "3e-4", 1, "failed", None, "rank 0: RuntimeError: CUDA out of memory")]
     assert "no run of the sweep has recorded 'acc'" in said("sweep", made.id, "--by", "acc", code=2)
     assert "there is no sweep 'nope'" in said("sweep", "nope", code=2)
 

@@ -129,13 +129,14 @@ regular = st.tuples(small, st.integers(1, 40), st.integers(1, 30), st.booleans()
 byte_counts = st.none() | st.integers(0, 1 << 40)
 memory = st.builds(schema.Memory, byte_counts, st.lists(byte_counts, max_size=2).map(tuple),
                    gpu_peak=st.lists(byte_counts, max_size=3).map(tuple))
-phases = st.builds(schema.Phase, st.sampled_from(["data", "forward"]), st.none() | number,
+phases = st.builds(schema.Phase, st.sampled_from(["data", "forward"]),
+                   st.none() | st.floats(0, 5000),
                    st.none() | small, st.none() | small, detail=st.none() | st.text(max_size=3))
 starts = st.builds(schema.Start, st.just(0), st.none(), st.none(), st.none(), st.none(),
                    st.none(), attempt=st.integers(1, 3))
 events = st.lists(regular | st.one_of(steps, steps, memory, phases, starts, kinds.any_event)
                   .map(lambda one: [one]), max_size=12)
-times = st.floats(-100, 5000)
+times = st.floats(0, 5000)
 
 
 def near(a: float, b: float) -> bool:
