@@ -138,7 +138,7 @@ def test_a_rank_that_was_killed_on_another_node_is_the_cause(slurm):
     run.events(1).write_bytes(line("error", error, t=7.0))
     jobs.write(run.path, Job(7, state="RUNNING", nodes="n[1-2]"))
     watch.refresh(at_once=True)
-    assert run.state().reason == "rank 1 on n2: odd"
+    assert run.state().reason == "rank 1 on n2: ValueError: odd"
 
 
 def test_slurm_that_cannot_be_asked_changes_no_state(slurm):
