@@ -239,6 +239,7 @@ def test_the_connection_between_hosts_is_tried_without_training(hosts):
     done = subprocess.run([sys.executable, "-m", "gpu_engine", "check", "--json", "--set",
                            "task.use=gpu_engine.tasks.digits:Digits", "--set",
                            "devices.hosts=a:cpu:0,b:cpu:1"], capture_output=True, text=True)
+    assert done.stdout, done.stderr
     said = json.loads(done.stdout)
     assert said["ok"], done
     assert sorted(r["rank"] for r in said["ranks"]) == [0, 1]
