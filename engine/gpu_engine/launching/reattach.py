@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from gpu_engine.common import only_look, procs
+from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import json_inside, locked, open_inside, take_lock
 from gpu_engine.events.notices import NOT_FETCHED
@@ -35,8 +35,7 @@ def reattach(run: Run, *, wait: float = 0.0) -> bool:
     start one. Returns whether it goes on with a new one. If it has ended, and a host was away then,
     what that has of it is fetched, for which `wait` seconds are waited. Raises UserError if it
     can't be."""
-    if only_look.on() or not parts.spans(run.path) or not trust.started_here(run.path) \
-            or run.supervised():
+    if not parts.spans(run.path) or not trust.started_here(run.path) or run.supervised():
         return False
     if _left(run) is None:
         _fetch(run, wait)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_engine.common import only_look, paths
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import json_inside, locked, read_inside, take_lock
 from gpu_engine.launching import logind
@@ -99,8 +99,6 @@ def ensure(folder: Path | None = None) -> int:
     """Start the supervisors of those runs, or the process of the sweep that does. Returns how many
     runs there were. Raises UserError where that can't be."""
     folder = folder or paths.queue_folder()
-    if only_look.on():
-        return 0
     runs = alone(folder)
     # Sweeps first: from here on their members count as being ahead of the runs behind them.
     sweeps = [*(e.sweep for e in runs.values() if e.sweep is not None), *_left(folder)]

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common import only_look
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import end_inside, json_inside
@@ -52,7 +51,7 @@ def refresh(*, at_once: bool = False) -> None:
     """Ask Slurm about all jobs that were submitted from here and have not ended, unless that was
     done a moment ago or is being done. `at_once`: however short a time ago."""
     runs = _open()
-    if not runs or only_look.on():
+    if not runs:
         return
     try:
         fd = os.open(runs_folder() / _STAMP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
