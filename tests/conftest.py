@@ -46,7 +46,7 @@ sys.dont_write_bytecode = False
 # No deadline: how long an example takes only shows how busy the machine is. The suite tries the
 # same examples each time, so that it fails for what was changed; `make fuzz` looks for new ones.
 try:
-    from hypothesis import HealthCheck, settings
+    from hypothesis import HealthCheck, Phase, settings
 except ImportError:  # `make test-gpu` does without
     pass
 else:
@@ -54,6 +54,9 @@ else:
                               suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("fuzz", settings.get_profile("suite"), derandomize=False,
                               max_examples=1000)
+    # Nobody reads the example by which `make mutants` notices a fault.
+    settings.register_profile("mutants", settings.get_profile("suite"), database=None,
+                              phases=[Phase.explicit, Phase.generate])
     settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
 
 LONG = ("nodes", "e2e", "observe", "faults", "remote", "worker", "training", "trust")

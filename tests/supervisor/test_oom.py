@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_engine.events.schema import Error
 from gpu_engine.supervisor import cause
@@ -17,30 +21,44 @@ def out_of_memory(message="", **figures):
     return Error("OutOfMemoryError", message, None, None, None, **figures)
 
 
-@pytest.mark.parametrize(("planned", "says"), [
-    (Given(48, 1), "24 examples per GPU instead of 48"), (Given(7, 1), "1 examples per GPU"),
-    (Given(1, 1), "already 1 per GPU")])
-def test_what_would_likely_fit(planned, says):
-    assert says in cause.fitting(planned)
+@given(st.integers(2, 400), st.integers(1, 20))
+def test_the_largest_that_would_likely_fit_keeps_the_global_batch(size, accumulate):
+    advice = cause.fitting(Given(size, accumulate))
+    fits, was, then = map(int, re.fullmatch(
+        r"(\d+) examples per GPU instead of (\d+) would likely fit; "
+        r"batch.accumulate=(\d+) keeps the global batch", advice).groups())
+    assert (was, fits * then) == (size, size * accumulate)
+    assert [d for d in range(fits, size) if size % d == 0] == [fits]
+    assert 2 * fits <= size
 
 
-def test_a_batch_that_fits_keeps_the_global_one():
-    text = cause.fitting(Given(48, 3))
-    assert "batch.accumulate=6" in text
-    assert cause._describe_oom(out_of_memory(requested=GIB), None) == "requested 1.0 GiB"
+def test_how_much_there_was_and_what_held_it():
+    error = out_of_memory(requested=GIB, allocated=2 * GIB, reserved=3 * GIB, held_by=(*"abcd",))
+    assert cause._describe_oom(error, Given(1, 4)) == (
+        "requested 1.0 GiB, allocated 2.0 GiB, reserved 3.0 GiB; held most: a, b, c; "
+        "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU")
 
 
-@pytest.mark.parametrize(("words", "given"), [
+@pytest.mark.parametrize(("kind", "message", "gpus"), [
+    ("OutOfMemoryError", "x", True), ("RuntimeError", "CUDA out of memory", True),
+    ("RuntimeError", "out of memory", False), ("RuntimeError", "CUDA error", False)])
+def test_whose_memory_it_was(kind, message, gpus):
+    found = first_cause([Failure(0, 1, 2.0, Error(kind, message, None, None, None))])
+    assert found.message.startswith("out of GPU memory.") == gpus
+
+
+@pytest.mark.parametrize(("words", "told"), [
     ("--batch-size 8", None), ("--batch {batch.size}", None), ("--batch {batch.global}", None),
     ("--batch {batch.per_gpu}", Given(32, None)),
     ("--batch {batch.per_gpu} --accumulate {batch.accumulate}", Given(32, 1))])
-def test_what_a_command_is_not_told_makes_no_advice(words, given):
+def test_what_a_command_is_not_told_makes_no_advice(words, told):
     command = ["python", "train.py", *words.split()]
     planned = plan(global_size=64, spec={"task": {"command": command}})
-    assert Given.by(planned) == given
-    cause = first_cause([Failure(0, 1, 2.0, out_of_memory("CUDA out of memory."))], given=given)
-    assert ("would likely fit" in cause.message) == (given is not None)
-    assert ("batch.accumulate" in cause.message) == (given == Given(32, 1))
+    assert Given.by(planned) == told
+    assert Given.by(plan(global_size=64)) == Given(32, 1)
+    cause = first_cause([Failure(0, 1, 2.0, out_of_memory("CUDA out of memory."))], given=told)
+    assert ("would likely fit" in cause.message) == (told is not None)
+    assert ("batch.accumulate" in cause.message) == (told == Given(32, 1))
 
 
 def test_the_figures_end_before_torchs_own_words():

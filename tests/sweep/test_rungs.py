@@ -9,12 +9,14 @@ import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError
 from gpu_engine.events.reader import attempts
 from gpu_engine.queue import serve
-from gpu_engine.runs import trust, waiting
+from gpu_engine.runs import sweep, trust, waiting
 from gpu_engine.runs.folder import Run, Rung, State
 from gpu_engine.supervisor.supervise import Supervisor
 from gpu_engine.sweep import group
@@ -75,6 +77,25 @@ def test_nine_three_one(members, on):
         assert due(all_of_them, 9, 3, largest=largest) == list(map(str, on))
 
 
+@given(st.permutations(range(30)), st.integers(1, 30), st.integers(2, 6), st.booleans())
+def test_the_best_go_on_until_the_last_rung_and_each_rests_once_at_each(order, of, factor, largest):
+    """Whoever is live meanwhile has nobody go on."""
+    values = {str(at): float(-value if largest else value) for at, value in enumerate(order[:of])}
+    states = {name: at("stopped") for name in values}
+    going, passed = list(values), []
+    while going:
+        for name in going:
+            states[name] = at("stopped", *[values[name]] * (len(states[name].rungs) + 1))
+        going = due(states, of, factor, largest=largest)
+        passed.append(going)
+        for name in going[:1]:
+            assert due(states | {name: at("queued", values[name])}, of, factor,
+                       largest=largest) == []
+    best = sorted(values, key=values.__getitem__, reverse=largest)
+    assert passed == [best[:of // factor ** level] for level in range(1, len(passed))] + [[]]
+    assert of // factor ** len(passed) == 0
+
+
 def rung_of(run: Run, step: int | None = 10**6, **state) -> tuple[Rung, str | None] | None:
     rungs = Rungs.of(run)
     return None if rungs is None else rungs(replace(run.state(), **state), step, None)
@@ -114,7 +135,11 @@ def test_what_counts_is_what_was_known_at_the_rung_and_of_whom(monkeypatch, home
         (0.25, 2, 0.1, None), (0.25, 2, 9.0, "worse than 3 of 5 at step 2")]
     # One that is resumed is not judged again where it was.
     assert rung_of(runs[0], step=4) is None
-    assert rung_of(runs[0], step=5)[0].share == 0.5
+    judge = Rungs.of(runs[0])
+    shares = [judge(runs[0].state(), step, None) for step in (5, 6, 7, 9)]
+    assert [found and found[0].share for found in shares] == [0.5, None, 0.75, None]
+    (runs[1].path / sweep.FILE).unlink()
+    assert Rungs.of(runs[1]) is None
 
 
 def test_a_limit_is_a_budget_too_and_values_count_as_they_were_then(monkeypatch, home):

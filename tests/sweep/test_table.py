@@ -120,11 +120,13 @@ def test_steps_that_a_later_attempt_makes_again_count_once():
     track.fold(0, step(4, 2.0))
     track.fold(0, Eval(4, {"accuracy": 0.5}))
     track.fold(0, step(9, n=5, loss=1.5, loss_min=0.2, loss_max=3.0, loss_last=1.0))
-    track.fold(0, Metric(9, {"loss": 7.0, "ppl": 5.0}))
+    track.fold(0, Metric(10, {"loss": 7.0, "ppl": 5.0}))
+    track.fold(0, step(10, n=1, loss=1.25))  # the value of a step may come before it
+    track.fold(0, step(10, n=0))
     track.fold(7, start(process=2))  # another process that trains as the same rank
     track.fold(7, step(1, 0.0))
-    assert track.steps == 9
-    assert track.extents() == {"loss": Extent(1.0, 4.0, 1.0), "ppl": Extent(5.0, 5.0, 5.0),
+    assert track.steps == 10
+    assert track.extents() == {"loss": Extent(1.0, 4.0, 1.25), "ppl": Extent(5.0, 5.0, 5.0),
                                "eval:accuracy": Extent(0.5, 0.5, 0.5)}
 
 
@@ -153,6 +155,10 @@ def test_a_loss_that_was_only_logged():
     assert (found.least, found.greatest) == (2.0, 2.0)
     assert math.isnan(found.last)
     assert track.steps is None
+    assert track.curve("loss") == {0: 2.0, 1: pytest.approx(math.nan, nan_ok=True)}
+    track.fold(1, Metric(0, {"loss": 4.0, "v": 1.0}))  # of a name, the first rank that has it
+    track.fold(2, Metric(0, {"v": 3.0}))
+    assert [track.curve("loss")[0], track.curve("v")] == [2.0, {0: 1.0}]
 
 
 def test_of_several_values_of_a_step_the_last_stands_and_none_is_forgotten():
@@ -163,6 +169,7 @@ def test_of_several_values_of_a_step_the_last_stands_and_none_is_forgotten():
     assert track.curve("v") == {4: 5.0, 5: 3.0, 6: 2.0}  # without a step: the one after
     assert track.extents()["v"] == Extent(1.0, 9.0, 2.0)
     assert track.extents(4)["v"] == Extent(5.0, 5.0, 5.0)
+    assert track.extents(5)["v"] == Extent(1.0, 9.0, 3.0)
     track.fold(0, Metric(7, {"v": 4.0}))
     track.fold(0, Metric(7, {"v": 0.5}))
     track.fold(0, Metric(7, {"v": 6.0}))
