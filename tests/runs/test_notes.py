@@ -62,10 +62,12 @@ def test_a_verdict_stands_until_another_or_none_is_given():
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("--tag", "a!"), "'a!' can't be a tag: use at most 32 letters"),
+    (("--tag", "a!"), "'a!' can't be a tag: use at most 32 letters, digits and "
+     ". : / + = - _ and begin with a letter or digit\n"),
     (("--tag", "x" * 33), "can't be a tag"),
     (("--tag", ",".join(f"t{i}" for i in range(17))), "at most 16 tags; these would be 17"),
-    (("--untag", "lr"), "'lr' is no tag of the run, which has none"),
+    (("--untag", "lr"), "'lr' is no tag of the run, which has none\n"),
+    (("--tag", "a,b", "--untag", "lr"), "'lr' is no tag of the run; it has a, b\n"),
     (("--name", "x" * 65), "a name has at most 64 characters; this has 65"),
     (("--name", "a\x1b[31mb"), "a name is one line of printable characters"),
     (("x" * 4001,), "a note has at most 4,000 characters; this has 4,001"),
@@ -104,6 +106,8 @@ def test_a_damaged_file_counts_as_nothing_and_can_be_replaced(text):
                                 "note": "x" * 9999}))
     long = notes.read(run.path)
     assert (len(long.name), len(long.tags), len(long.note)) == (64, 16, 4000)
+    assert notes.change(run.path, lambda now: now) == long
     path.write_text(text)
     assert notes.read(run.path) == Notes()
-    assert notes.change(run.path, lambda now: now.with_tags(["lr"])).tags == ("lr",)
+    notes.tag(run.path, ["lr"])
+    assert notes.read(run.path).tags == ("lr",)

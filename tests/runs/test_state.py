@@ -25,6 +25,10 @@ def test_only_the_last_attempt_of_a_live_run_still_takes_time():
     now = {name: State(name, "a", "a", 1.0, attempts=(ended, killed, last)).took(530.0)
            for name in ("running", "lost")}
     assert now == {"running": 90.0, "lost": 60.0}  # it is not known when the lost one ended
+    assert State("lost", "a", "a", 1.0, attempts=(killed,)).took(530.0) is None
+    for name, started, end, took in (("running", 500.0, None, 30.0), ("queued", None, None, None),
+                                     ("lost", 500.0, None, None), ("failed", 500.0, 520.0, 20.0)):
+        assert State(name, "a", "a", 1.0, started=started, ended=end).took(530.0) == took
 
 
 def test_a_run_is_over_with_its_steps_or_its_time():
@@ -42,3 +46,5 @@ def test_what_a_newer_program_wrote_is_read():
     assert found.attempts[0].number == 1
     del data["attempts"]  # and what an older one wrote
     assert State.from_dict(data).attempts == ()
+    for odd in ({"reason": 7}, {"state": "unreadable"}, {"state": "x"}):
+        assert State.from_dict(data | odd) is None

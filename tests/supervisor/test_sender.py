@@ -27,6 +27,7 @@ def process(tmp_path: Path):
     (1, "systemd", ["/sbin/init"], "by systemd: a logout or a shutdown"),
     (812, "systemd", ["/lib/systemd/systemd", "--user"], "by systemd: a logout or a shutdown"),
     (1, "tini", ["tini", "--", "bash"], "by tini: a logout or a shutdown"),
+    (1, "", ["/init"], "by pid 1: a logout or a shutdown"),
     (4711, "slurmstepd", ["slurmstepd: [12.0]"], "by a signal from slurmstepd (pid 4711)"),
     (99, "gpu-engine", ["/x/python", "/x/bin/gpu-engine", "stop", "last"], None),
     (99, "python3", ["python3", "-m", "gpu_engine", "stop", "last"], None),
@@ -37,7 +38,7 @@ def test_the_sender_in_words(process, pid, name, argv, words):
 
 
 def test_senders_that_cannot_be_seen(tmp_path):
-    assert "outside this container" in sender(0, tmp_path)
+    assert sender(0, tmp_path) == "by a process outside this container"
     other = os.getpid() + 1
-    assert f"gone (pid {other})" in sender(other, tmp_path)
+    assert sender(other, tmp_path) == f"by a signal, from a process that is gone (pid {other})"
     assert sender(os.getpid()) is None

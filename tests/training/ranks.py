@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_engine
+from gpu_engine.common import procs
 from gpu_engine.common.ports import free_port
 from gpu_engine.spec import modes
 
@@ -133,7 +134,7 @@ class Zygote:
 class Forked:
     """The part of subprocess.Popen that these tests use."""
 
-    def __init__(self, zygote: Zygote, number: int, pid: int) -> None:
+    def __init__(self, zygote: Zygote | Here, number: int, pid: int) -> None:
         self._zygote, self._number, self.pid = zygote, number, pid
 
     def poll(self) -> int | None:
@@ -153,12 +154,54 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-_zygote: Zygote | None = None
+class Here:
+    """Forks ranks from the test process itself, in place of the zygote: for `make mutants`, whose
+    faults are in this process, and which has to be told what of the code a test reaches."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, int] = {}
+        self._reached: dict[int, Path] = {}
+
+    def start(self, argv: list[str], env: dict[str, str], log: Path,
+              program: Path | None = None) -> Forked:
+        from mutmut.state import state
+
+        from gpu_engine.worker.start import main
+
+        from .zygote import fork, work
+
+        def run() -> int:
+            try:
+                return work({"argv": argv, "program": program and str(program)}, main)
+            finally:
+                reached.write_text(" ".join(state()._stats))
+
+        reached = log.with_name(f"{log.name}-{len(self._reached)}")
+        pid = fork(run, env, str(log))
+        self._reached[pid] = reached
+        return Forked(self, pid, pid)
+
+    def code(self, pid: int, timeout: float) -> int | None:
+        from mutmut.state import state
+
+        if pid not in self._codes:
+            with contextlib.closing(os.fdopen(os.pidfd_open(pid), "rb")) as end:
+                if not procs.readable(end.fileno(), timeout):
+                    return None
+            self._codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            with contextlib.suppress(OSError):  # it was killed
+                state()._stats.update(self._reached[pid].read_text().split())
+        return self._codes[pid]
 
 
-def zygote() -> Zygote:
+_zygote: Zygote | Here | None = None
+
+
+def zygote() -> Any:
     global _zygote
-    if _zygote is None:
+    if "MUTANT_UNDER_TEST" in os.environ:
+        _zygote = _zygote or Here()
+    elif _zygote is None:
         _zygote = Zygote()
         atexit.register(_zygote.close)
     return _zygote

@@ -102,15 +102,17 @@ def reap(clients: list[Client]) -> None:
 
 def spawn(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int]) -> int:
     """The pid of a new process for `order`."""
-    def run() -> int:
-        program = order.get("program")
-        if program is None:
-            return main(order["argv"], os.environ)
-        sys.argv = [program, *order["argv"]]
-        runpy.run_path(program, run_name="__main__")
-        return 0
+    return fork(lambda: work(order, main), order["env"], order["log"])
 
-    return fork(run, order["env"], order["log"])
+
+def work(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int]) -> int:
+    """Do what is ordered, in this process; the exit status."""
+    program = order.get("program")
+    if program is None:
+        return main(order["argv"], os.environ)
+    sys.argv = [program, *order["argv"]]
+    runpy.run_path(program, run_name="__main__")
+    return 0
 
 
 def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) -> int:
