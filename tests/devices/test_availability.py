@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.devices.availability import doubts, freest, in_the_way, judge, judge_all
+from gpu_engine.common.errors import TooFew, UserError
+from gpu_engine.devices.availability import (
+    Availability,
+    doubts,
+    freest,
+    in_the_way,
+    judge,
+    judge_all,
+)
 from gpu_engine.devices.leases import Holder, key
 from gpu_engine.devices.records import Device, DeviceProcess, Sample, Snapshot
 
@@ -60,8 +68,9 @@ SCREEN = DeviceProcess(3, 900 << 20, "graphics", user="root", command="Xorg")
     ("changes", "words"),
     [
         ({}, None),
-        ({"processes": (ALICE,)}, "alice · python train.py"),
-        ({"processes": (SCREEN,), "memory_used": 1 << 30}, None),
+        ({"processes": (ALICE,)}, "alice · python train.py · 70.0 GiB · 3 days"),
+        ({"processes": (SCREEN,), "memory_used": (900 + 512 << 20) - 1}, None),
+        ({"processes": (SCREEN,), "memory_used": 900 + 512 << 20}, "512 MiB of its memory"),
         ({"processes": (SCREEN, ALICE)}, "alice"),
         ({"processes": (DeviceProcess(9, kind="mps"),)}, "pid 9"),
         ({"processes": (DeviceProcess(9, visible=False),)}, "can't be seen"),
@@ -75,7 +84,7 @@ SCREEN = DeviceProcess(3, 900 << 20, "graphics", user="root", command="Xorg")
     ],
 )
 def test_what_is_in_the_way_of_a_named_device(changes, words):
-    said = in_the_way(replace(IDLE, **changes))
+    said = in_the_way(replace(IDLE, **changes), now=1000.0 + 3 * 86400)
     assert said is None if words is None else words in said
 
 
@@ -84,7 +93,8 @@ def test_doubts_about_a_named_device():
     assert doubts(replace(IDLE, throttle=("power limit",))) == ()
     (first, second) = doubts(replace(IDLE, processes=None, throttle=("hardware slowdown",)))
     assert first == "hardware slowdown"
-    assert "it may not be free" in second
+    assert second == "the driver does not say which processes are on it, so it may not be free"
+    assert doubts(replace(IDLE, problem="lost", processes=None)) == ()
 
 
 def test_a_lease_comes_first():
@@ -110,6 +120,10 @@ def test_a_pause_between_two_steps_is_not_free():
     assert judge([busy, IDLE, IDLE, IDLE]).state == "free"
     looks = [Snapshot(float(t), (sample,)) for t, sample in enumerate([busy] * 3 + [IDLE] * 3)]
     assert [judge_all(looks[:n], {})["0"].free for n in (3, 5, 6)] == [False, False, True]
+    assert judge_all(looks[:4], {}, readings=1)["0"].free
+    assert judge_all([], {}) == {}
+    looks.append(Snapshot(1000.0 + 3 * 86400, (replace(IDLE, processes=(ALICE,)),)))
+    assert judge_all(looks, {})["0"].reason == "alice · python train.py · 70.0 GiB · 3 days"
     unknown = replace(IDLE, utilization=None)
     assert judge([IDLE, unknown, IDLE]).state == "unknown"
 
@@ -126,9 +140,12 @@ def test_a_slice_is_judged_without_utilisation():
 def test_a_cpu_slot_is_free_unless_it_is_loaded_all_the_time():
     slot = Device("cpu:0", "cpu", "CPU core 0", index=0)
     assert judge([Sample(slot)]).state == "free"
-    full = Sample(slot, utilization=1.0)
-    assert [judge([Sample(slot)] * n + [full] * 3).state for n in (0, 3)] == ["busy"] * 2
-    assert judge([Sample(slot, utilization=u) for u in (1.0, 0.2, 1.0)]).state == "free"
+    for loads, found in [((0.95, 1.0, 0.9), ("busy", "others use 90 % of it")),
+                         ((0.0, 1.0, 1.0, 1.0), ("busy", "others use 100 % of it")),
+                         ((1.0, 0.2, 0.5), ("free", "used by others too")),
+                         ((1.0, 0.89, 0.4), ("free", "free")),
+                         ((1.0, 1.0), ("free", "used by others too"))]:
+        assert judge([Sample(slot, utilization=u) for u in loads]) == Availability(*found)
     assert judge([Sample(slot)], "run 1").state == "leased"
 
 
@@ -174,11 +191,36 @@ def ids(found):
     return [d.id for d in found]
 
 
-def test_the_least_used_are_taken_in_the_machines_order():
-    looks = machine({"memory_used": 400 << 20}, {}, {"processes": (ALICE,)}, {})
-    assert ids(freest(2, looks, {})) == ["1", "3"]
-    assert ids(freest(3, looks, {})) == ["0", "1", "3"]
-    assert ids(freest(1, looks, {})) == ["1"]
+models = st.sampled_from([("T4", 16), ("A100", 40), ("A100", 80), ("H100", 80)])
+
+
+@given(st.lists(st.tuples(models, st.integers(0, 7), st.floats(0, 0.09), st.booleans()),
+                min_size=1, max_size=7), st.integers(1, 7))
+def test_the_least_used_of_the_largest_model_that_has_enough_are_taken(cards, n):
+    looks = machine(*({"memory_used": steps << 26, "utilization": share,
+                       "processes": (ALICE,) if busy else ()} for _, steps, share, busy in cards))
+    looks = [replace(look, samples=tuple(replace(sample, device=replace(
+        sample.device, name=name, memory_total=size * GIB)) for sample, ((name, size), *_) in zip(
+            look.samples, cards, strict=True))) for look in looks]
+    free = [(str(at), card) for at, card in enumerate(cards) if not card[3]]
+    if len(free) < n:
+        with pytest.raises(TooFew):
+            freest(n, looks, {})
+        return
+    found = ids(freest(n, looks, {}))
+    assert found == sorted(found)
+    assert len(found) == n
+    alike = [model for model, many in Counter(card[0] for _, card in free).items() if many >= n]
+    loads = {name: (steps, share, name) for name, (_, steps, share, _) in free}
+    taken = {card[0] for name, card in free if name in found}
+    if alike:
+        [model] = taken
+        assert model[1] == max(size for _, size in alike)
+        assert found == sorted(sorted((name for name, card in free if card[0] == model),
+                                      key=loads.__getitem__)[:n])
+    else:
+        sizes = sorted((card[0][1] for _, card in free), reverse=True)
+        assert sorted((cards[int(name)][0][1] for name in found), reverse=True) == sizes[:n]
 
 
 def test_cards_of_one_model_are_preferred():
@@ -190,7 +232,18 @@ def test_cards_of_one_model_are_preferred():
 
 def test_memory_that_is_not_known_is_not_free():
     looks = machine({"memory_used": None}, {"processes": (ALICE,), "memory_used": 30 * GIB})
-    assert ids(freest(None, looks, {}, free=40 * GIB, share=True)) == ["1"]
+    assert ids(freest(None, looks, {}, free=50 * GIB, share=True)) == ["1"]
+    with pytest.raises(TooFew, match=r"^2 with 50\.0 GiB of free memory are needed; "
+                       r"GPU 0: the driver does not say how much of its memory is used; GPU 1: "):
+        freest(2, looks, {}, free=50 * GIB, share=True)
+    looks = machine({"memory_used": 40 << 20}, {}, {"processes": (ALICE,)})
+    size = 80 * GIB - (4 << 20)
+    assert ids(freest(1, looks, {}, free=size)) == ["1"]
+    with pytest.raises(TooFew) as caught:
+        freest(2, looks, {}, free=size - 1)
+    _, other, mine = str(caught.value).split("; ")
+    assert other.startswith("GPU 2: alice · python train.py")
+    assert mine == "GPU 0: 80.0 GiB of it are free"
 
 
 def test_a_larger_card_is_preferred_and_a_slice_is_not():
@@ -201,8 +254,15 @@ def test_a_larger_card_is_preferred_and_a_slice_is_not():
     mig = Device("MIG-x", "mig", "H200 MIG 4g.71gb 0:0", 0, "MIG-x", 200 * GIB)
     slices = [replace(IDLE, device=replace(mig, id=f"MIG-{n}", uuid=f"MIG-{n}")) for n in "xyz"]
     looks = [replace(s, samples=(*slices, *s.samples)) for s in looks]
-    assert [ids(freest(n, looks, {})) for n in (1, 2, 3)] == [
-        ["1"], ["0", "1"], ["MIG-x", "MIG-y", "MIG-z"]]  # never both
+    assert [ids(freest(n, looks, {})) for n in (1, 2, 3, None)] == [
+        ["1"], ["0", "1"], ["MIG-x", "MIG-y", "MIG-z"], ["1"]]  # never both
+    with pytest.raises(TooFew) as caught:
+        freest(4, looks, {})
+    assert str(caught.value).startswith(
+        "4 devices are needed and 5 are free; whole GPUs and MIG slices are not used together, as "
+        "all ranks would wait for the slice")
+    [problem] = caught.value.problems
+    assert (problem.key, problem.value, problem.remedy) == ("devices.pick", 4, None)
 
 
 def test_a_gpu_that_does_not_answer_is_not_shared():
@@ -215,8 +275,11 @@ def test_who_holds_what_is_said_when_there_are_too_few():
     leases = {"GPU-2": Holder("GPU-2", run="3f2a", user="bob")}
     with pytest.raises(UserError) as caught:
         freest(2, looks, leases)
-    text = str(caught.value)
+    text, [problem] = str(caught.value), caught.value.problems
+    assert (problem.key, problem.value, problem.remedy) == ("devices.pick", 2, "--queue")
     assert text.startswith("2 devices are needed and 1 is free; ")
+    with pytest.raises(UserError, match=r"^1 device is needed and none is free; "):
+        freest(1, [replace(look, samples=look.samples[:1]) for look in looks], leases)
     assert "GPU 0: alice · python train.py" in text
     assert "GPU 2: held by run 3f2a of bob" in text
     assert "GPU 3: the driver does not say how much it is used" in text

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.paths import private_folder
 from gpu_engine.devices import leases
 from gpu_engine.devices.records import Device
 
@@ -150,6 +151,58 @@ def test_a_slot_is_of_this_machine(folder, monkeypatch):
         assert leases.key(SLOT) not in leases.holders(folder)
         leases.acquire(folder, [SLOT], "two").close()
         assert "on " in str(leases.holders(folder)["GPU-aaaa"])
+
+
+def test_the_line_is_in_the_order_of_names_and_keeps_what_a_dead_one_left(folder):
+    private_folder(folder)
+    names = [f"{at:019d}-{'0' * 7}{at}" for at in range(1, 4)]
+    stamps = {leases.stamp(folder)}
+    with leases.wait(folder, {"run": "b"}, names[1]) as second, \
+            leases.wait(folder, {"run": "a"}, names[0]):
+        (folder / "line" / names[2]).write_text('{"run": "c"}')
+        for at, odd in enumerate(("{", "[]", "x" * 40_000, "[" * 9000)):
+            (folder / "line" / f"{at:019d}-{'a' * 8}").write_text(odd)
+        os.mkfifo(folder / "line" / f"{9:019d}-{'a' * 8}")
+        (folder / "line" / f"{8:019d}-{'a' * 8}").symlink_to(folder / "line" / names[0])
+        files = leases.waiting(folder)
+        assert [(f.said["run"], f.live, f.mine, f.made) for f in files] == [
+            ("a", True, True, 1e-9), ("b", True, True, 2e-9), ("c", False, True, 3e-9)]
+        stamps.add(leases.stamp(folder))
+        time.sleep(0.01)  # longer than a tick of the file system's clock
+        second.close()
+        stamps.add(leases.stamp(folder))
+        assert len(stamps) == 3
+        for _ in range(2):
+            leases.forget(folder, names[2])
+        assert [f.said["run"] for f in leases.waiting(folder)] == ["a"]
+    assert leases.waiting(folder) == []
+
+
+def test_a_hold_is_in_words_and_is_let_go_in_every_folder(folder, box):
+    hold = leases.Hold(leases.new_name(), "bring it up", time.time() + 600)
+    until = time.strftime("%H:%M", time.localtime(hold.until))
+    with leases.acquire(folder, [A, B], None, hold=hold):
+        assert {stat.S_IMODE((place / hold.name).stat().st_mode)
+                for place in (folder, box.claims)} == {0o600, 0o644}
+        [(file, labels)] = leases.holds(folder)
+        assert (file.path.name, labels) == (hold.name, ("GPU 0", "GPU 1"))
+        holder = leases.holders(folder)["GPU-bbbb"]
+        assert (holder.pid, holder.until, holder.others) == (None, hold.until, ())
+        assert str(holder) == f"{file.user} until {until}: bring it up"
+        with pytest.raises(UserError, match=r"Take other devices, or wait until it ends$"):
+            leases.acquire(folder, [A], None, hold=hold)
+        for _ in range(2):
+            leases.let_go(folder, hold.name)
+        assert (leases.holders(folder), [*box.claims.iterdir()]) == ({}, [])
+        with leases.acquire(folder, [A], "run"):
+            assert leases.holds(folder) == []
+
+
+def test_who_has_had_the_lock_for_too_long_is_not_waited_for(folder, monkeypatch):
+    monkeypatch.setattr(leases, "_LOCK_PATIENCE", 0.05)
+    with leases.alone(folder), pytest.raises(UserError, match="lock: another launch, perhaps a "):
+        leases.acquire(folder, [A], "one")
+    leases.acquire(folder, [A], "one").close()
 
 
 def test_of_many_launches_one_gets_it(folder):
