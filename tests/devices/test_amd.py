@@ -187,7 +187,7 @@ def test_processes_are_on_the_devices_they_use(here):
     tree.write(tree.kfd / "proc/not-a-pid", "x")
     first, second, third = (s.processes for s in looks(backend))
     assert [(p.pid, p.memory, p.visible) for p in first] == [(os.getpid(), 9 * GIB, True)]
-    assert "python" in first[0].command
+    assert first[0].command
     assert [(p.pid, p.memory, p.visible) for p in second] == [(4194303, GIB, False)]
     assert [p.memory for p in third] == [100 << 20]
 
