@@ -3,21 +3,29 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.devices import leases
-from gpu_engine.events.schema import Memory, Step
+from gpu_engine.events import notices
+from gpu_engine.events.schema import Memory, Step, Warning
 from gpu_engine.launching import fit
 from gpu_engine.launching.fit import Trial, knee, predicted, proposal, search, verdict
 from gpu_engine.plan.batch import Batch
 from gpu_engine.runs import folder
-from gpu_engine.spec.read import from_dict
+from gpu_engine.runs.state import Cause, State
+from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.write import differences, to_dict
 
-from ..conftest import wait_for
+from ..command_line import called
+from ..conftest import gpus, slots, wait_for
 
 GIB = 1 << 30
 SCRIPT = """
@@ -225,20 +233,106 @@ def test_one_that_is_ended_in_the_middle_leaves_nothing_and_says_so(home, tmp_pa
     assert leases.holders(home / "leases") == {}
 
 
-def test_a_run_s_own_time_limit_does_not_end_a_trial_and_no_trial_runs_for_ever():
-    spec = from_dict({"task": {"use": "x:X"}, "run": {"limit": "1s", "limit_from": "start"}})
-    trial = fit.trial_spec(spec, 4).run
-    assert (trial.limit, trial.limit_from) == (3600.0, "step")
+def test_a_trial_trains_what_the_spec_says_for_ever_and_keeps_nothing():
+    """But by a limit of its own, should nobody be there to end it."""
+    data = {"name": "x" * 80, "task": {"use": "x:X"}, "run": {"limit": "1s", "limit_from": "start"},
+            "batch": {"size": 64, "accumulate": 2}, "train": {
+                "epochs": 3, "restarts": 1, "eval_every": 9, "best": "loss"}}
+    spec = from_dict(data)
+    trial = fit.trial_spec(spec, 4)
+    assert trial.name == f"fit 4 {'x' * 74}"
+    assert sorted(differences(spec, replace(trial, name=spec.name))) == [
+        "batch.accumulate=1", "batch.meaning=per_gpu", "batch.size=4", "devices.share=true",
+        "run.limit=3600.0", "run.limit_from=step", "train.checkpoint_every=0",
+        "train.eval_every=0", "train.restarts=0", f"train.steps={1 << 30}"]
+    assert (trial.train.epochs, trial.train.best) == (None, None)
+    own = replace(spec, task=replace(spec.task, command=["train"]))
+    assert fit.trial_spec(own, 4).train == spec.train
+
+
+def seen(gpu=(), host=None, stepped=True, rate=None):
+    return SimpleNamespace(gpu_peak=gpu, rss_peak=host, stepped=stepped, steps_per_s=rate)
+
+
+FAILED = State("failed", "a", "a", 1.0)
+OVER = replace(FAILED, state="completed")
+
+
+@pytest.mark.parametrize(("state", "views", "rate", "trial"), [
+    (OVER, [seen((7, None), 99, rate=2.0), seen((), 5, rate=0.5)], None, Trial(8, True, 7, 20.0)),
+    (OVER, [seen(), seen((), 5)], 70.0, Trial(8, True, 5, 70.0)),
+    (FAILED, [seen()], None, Trial(8, False, why=f"it ended before step {fit.STEPS}")),
+    (replace(FAILED, reason="stopped"), [], 9.0, Trial(8, False, why="stopped")),
+    (replace(FAILED, reason="x", cause=Cause("full", 1)), [seen((3,))], None,
+     Trial(8, False, 3, why="rank 1: full"))])
+def test_what_came_of_a_trial(state, views, rate, trial):
+    followed, progress = SimpleNamespace(ranks=dict(enumerate(views))), fit.Progress(2)
+    assert fit.outcome(8, progress, state, followed, rate) == trial
+    with pytest.raises(UserError, match="trial of 8 completed, and no step of it was seen"):
+        fit.outcome(8, progress, OVER, SimpleNamespace(ranks={0: seen(stepped=False)}), rate)
+    for rank in (0, 1):
+        progress.fold(rank, notices.small_data(3, 8))
+        progress.fold(rank, Step(3, 0.1, 0))
+        progress.fold(rank, Memory(1))
+    found = fit.outcome(8, progress, FAILED, followed, rate)
+    assert (found.fits, found.examples) == (True, 3)
+    assert rate or found.samples_per_s == (trial.samples_per_s and 7.5)
+    progress.fold(0, Warning("goes on with less", code=notices.LOWERED))
+    assert fit.outcome(8, progress, OVER, followed, rate) == Trial(
+        8, False, trial.memory, why="goes on with less")
+
+
+def test_what_was_found_is_known_again_for_the_same_on_the_same_cards(home, monkeypatch):
+    spec = from_dict({"task": {"use": "x:X", "params": {"width": 3}}})
+    gpu, slot = gpus(1).devices, slots(1).devices
+    home.mkdir()
+    assert fit.known(spec, gpu) is None
+    for size in (40, 48):
+        fit.remember(spec, gpu, size, None)
+    fit.remember(spec, slot, 1000, GIB)
+    assert fit.known(spec, gpus(2).devices) == (48, "fits: up to 48 per GPU (tried just now)")
+    assert fit.known(spec, slot) == (
+        1000, "fits: up to 1,000 per slot within 1.0 GiB (tried just now)")
+    for text in ("task.params.width=4", "amp.dtype=bf16", "parallel.mode=dp", "task.use=y:Y"):
+        other = to_dict(spec)
+        apply_sets(other, [text])
+        assert fit.known(from_dict(other), gpu) is None
+    assert fit.known(replace(spec, task=replace(spec.task, command=["x"])), gpu) is None
+    monkeypatch.setattr(fit, "_MOST_KEPT", 1)
+    fit.remember(spec, gpu, 56, None)
+    assert (fit.known(spec, gpu)[0], fit.known(spec, slot)) == (56, None)
+    for text in ("[]", "{", json.dumps({fit._key(spec, gpu): {"largest": "x", "at": 1.0}})):
+        (home / "fits.json").write_text(text)
+        assert fit.known(spec, gpu) is None
+
+
+def test_what_is_started_inside_may_use_so_much_and_what_would_help_is_said():
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    for memory in (None, GIB * 99):
+        with fit.limited(memory):
+            assert resource.getrlimit(resource.RLIMIT_DATA) == (memory or before[0], before[1])
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    spec = from_dict({"amp": {"dtype": "off"}})
+    trials = [Trial(4, False, why="full"), Trial(1, False, why="full too")]
+    ways = "recomputing them in the backward pass (torch.utils.checkpoint); a smaller model or " \
+        "shorter input"
+    assert fit.advice(spec, trials) == (
+        "not even 1 per device trains: full too. Where it is memory, this helps: amp.dtype=bf16 "
+        f"halves the activations; {ways}")
+    bf16 = from_dict({"amp": {"dtype": "bf16"}})
+    assert fit.advice(bf16, trials).endswith(f"this helps: {ways}")
 
 
 @pytest.mark.parametrize(("words", "wrong"), [
-    (["--devices", "cpu:0", "--memory", "1GiB", "--", "true"], "is not told the batch"),
+    (["--devices", "cpu:0", "--memory", "1GiB", "--", "true"],
+     "the command is not told the batch: write {batch.per_gpu} where it takes one"),
+    (["default", "--set", "devices.hosts=a"],
+     "fit tries the devices of one machine: run gpu-engine fit on each"),
     (["default", "--devices", "cpu:0"], "say what a rank may use"),
     (["default", "--devices", "cpu:0", "--memory", "lots"], "lots: no size of memory"),
     (["--devices", "cpu:0", "--memory", "1GiB", "--write", "--", "x", "{batch.per_gpu}"],
      "--write needs a preset")])
 def test_what_can_not_be_tried(home, words, wrong):
-    done = subprocess.run([sys.executable, "-m", "gpu_engine", "fit", *words], capture_output=True,
-                          text=True, stdin=subprocess.DEVNULL, check=False)
+    done = called("fit", *words)
     assert done.returncode == 2
     assert wrong in done.stderr

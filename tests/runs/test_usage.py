@@ -1,8 +1,11 @@
 """Device-hours, worked out by hand."""
 
+import calendar
+import getpass
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +93,28 @@ def test_others_count_in_slots_in_which_somebody_looked(home):
     uses, _ = use_log.read(start - HOUR, start + 2 * HOUR)
     assert hours(uses, "user") == {"alice": (0, 0, 0.5), "bob": (0, 0, 0.5),
                                    "carol": (0, 0, 0.167)}
+    assert {use.kind for use in uses} == {"seen"}
+    [path] = (home / "usage").iterdir()
+    assert len(path.read_bytes().splitlines()) == 2 * 7  # once a slot for each user
+
+
+def test_the_months_that_matter_are_read(home, monkeypatch):
+    def at(month: int, day: int) -> float:
+        return float(calendar.timegm((2026, month, day, 0, 0, 0)))
+
+    one, lost = (leases.Hold(leases.new_name(), "", None) for _ in range(2))
+    for when, what in [(at(2, 27), lambda: use_log.hold_began(lost, gpus(1).devices)),
+                       (at(2, 28), lambda: use_log.hold_began(one, gpus(1).devices)),
+                       (at(3, 2), lambda: use_log.hold_ended(one.name))]:
+        monkeypatch.setattr(use_log.time, "time", lambda when=when: when)
+        what()
+    assert {(path.name, path.stat().st_mode & 0o777) for path in (home / "usage").iterdir()} == {
+        ("2026-02.jsonl", 0o600), ("2026-03.jsonl", 0o600)}
+    use = Use(getpass.getuser(), "GPU 0", at(2, 28), at(3, 2), kind="hold")
+    assert use_log.read(at(3, 1), at(3, 3)) == ([replace(use, start=at(3, 1))], 1)
+    assert use_log.read(at(2, 1), at(3, 1)) == ([replace(use, end=at(3, 1))], 1)
+    assert use_log.read(at(3, 2), at(3, 3)) == ([], 1)  # it ended with the second
+    assert use_log.read(at(4, 2), at(4, 3)) == ([], 0)
 
 
 @pytest.mark.parametrize("line", ["[]", "{", "{\"hold\": 3}", "{\"hold\": \"x\", \"to\": 1}",

@@ -85,7 +85,9 @@ def test_it_goes_with_its_process(folder, elsewhere):
 
 def test_it_goes_when_closed(folder):
     with leases.acquire(folder, [A, SLOT], "one") as held:
-        assert set(leases.holders(folder)) == {"GPU-aaaa", leases.key(SLOT)}
+        found = leases.holders(folder)
+        assert {name: (each.pid, each.label) for name, each in found.items()} == {
+            "GPU-aaaa": (os.getpid(), "GPU 0"), leases.key(SLOT): (os.getpid(), "CPU 0")}
         mine = [int(fd.name) for fd in Path("/proc/self/fd").iterdir()
                 if os.path.realpath(fd).startswith(os.path.realpath(folder))]
         assert len(mine) == 1
