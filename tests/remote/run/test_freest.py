@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 from msgspec.structs import replace as changed
 
-from gpu_engine.common.errors import TooFew
+from gpu_engine.common.errors import HostProblem, Problem, SpecError, TooFew
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.interpreters.inspection import Build
@@ -17,6 +17,7 @@ from gpu_engine.remote.reach.protocol import VERSION, Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import freest
 from gpu_engine.remote.run.freest import choose, free_on, on_cpu, with_most_free
+from gpu_engine.runs.waiting import Wants
 from gpu_engine.spec.read import from_dict
 from tests.conftest import gpus, slots
 
@@ -124,3 +125,67 @@ def test_cpu_slots_only_where_nobody_who_answers_has_a_gpu():
     assert taken([desk, machine("a", 4, cpu=True), AWAY], spec(2)) == "a:cpu:0,cpu:1"
     # A core is taken though something uses it.
     assert free_on(machine("a", 2, 0, cpu=True)) == ["cpu:0", "cpu:1"]
+
+
+def test_one_that_starts_at_once_takes_the_next_where_one_can_not_start_it(monkeypatch):
+    seen = [machine("a", 2), machine("b", 3), AWAY]
+    monkeypatch.setattr(freest, "look", lambda asked: tuple(seen))
+    monkeypatch.setattr(freest.hosts, "meant_by", lambda names: list(names))
+
+    def plan(chosen):
+        assert (chosen.devices.pick, chosen.devices.free_gib) == (None, None)
+        if chosen.devices.hosts == ["b:0,1"]:
+            raise HostProblem([Problem("devices.hosts", "b", "its disk is full")])
+        return chosen.devices.hosts
+
+    asked = spec(2, free_gib=30.0)
+    wants = Wants(count=2, free=30 << 30, cpu=False, hosts=("any",))
+    assert freest.resolve(asked, plan) == (
+        ["a:0,1"], "on a: GPU 0, GPU 1: the freest of 3 machines; b: its disk is full; "
+                   "off is away: no answer", wants)
+    seen[:] = [machine("b", 2)]
+    with pytest.raises(HostProblem):
+        freest.resolve(asked, plan)
+    seen[:] = [machine("c", 3, 0, 1), machine("a", 1), AWAY, machine("d", 4, cpu=True)]
+    for only in (False, True):
+        with pytest.raises(TooFew, match=r"^4 devices are needed on one machine; c: 1 of 3 free"):
+            freest.resolve(spec(4), plan, only_plan=only)
+    with pytest.raises(TooFew):
+        freest.resolve(spec(2), plan)
+    assert freest.resolve(spec(2), plan, only_plan=True)[:2] == (
+        ["c:0,1"], "it can't start now: 2 devices are needed on one machine; c: 1 of 3 free; "
+                   "a: 1 of 1 free; d has no GPU; off is away: no answer")
+
+
+def test_how_many_are_asked_for():
+    def asked(mode):
+        return freest.asked_of(from_dict({"devices": {"hosts": ["any", "local"]},
+                                          "parallel": {"mode": mode}}))
+
+    with pytest.raises(SpecError, match=r"many devices to take on one of any, local \(-n 2\)"):
+        asked("ddp")
+    one, _ = asked("single")
+    assert one.devices.pick == 1
+
+
+def test_who_can_be_judged():
+    early = machine("a", 1)
+    early = replace(early, recent=early.recent[:2])
+    assert freest.settled([AWAY, machine("a", 1)])
+    assert not freest.settled([machine("a", 1), early])
+
+
+@pytest.mark.parametrize(("seen", "count", "ids", "unknown"), [
+    ([machine("a", 1), machine("b", 2), machine("c", 3, cpu=True)], 4, ["0", "1"], False),
+    ([machine("a", 1), AWAY], 3, ["0", "1", "2"], False),
+    ([machine("a", 2), AWAY], 1, ["0", "1"], False),
+    ([machine("a", 1, snapshot=None)], 2, ["0", "1"], False),
+    ([machine("a", 1, cpu=True), AWAY], 2, ["cpu:0", "cpu:1"], False),
+    ([AWAY], 2, ["0", "1"], True)])
+def test_what_a_run_that_waits_is_checked_by(seen, count, ids, unknown):
+    """As one that does not answer now may have enough, so many are supposed."""
+    found = freest.expected(seen, count)
+    assert [d.id for d in found.devices] == ids
+    assert [d.index for d in found.devices] == list(range(len(ids)))
+    assert len({d.uuid for d in found.devices if d.uuid}) < 3
+    assert freest.unknown(found) is unknown
