@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from gpu_engine.runs.disk_room import shared_memory
+from gpu_engine.runs.state import Cause
 from gpu_engine.supervisor.cause import (
     Failure,
     crash_in,
@@ -98,12 +99,29 @@ def test_an_error_of_an_earlier_attempt_is_no_cause_of_this_one(home):
 
 
 def test_a_process_that_is_aborted_after_its_end_leads_only_where_nothing_else_failed():
-    aborted = Failure(1, -6, 9.0, None, "thirty lines of native code", after_end=True)
     own = Failure(0, 1, 10.0, err("KeyError", "'x'", 9.5))
-    assert first_cause([aborted, own]).type == "KeyError"
-    alone = first_cause([aborted])
-    assert alone.message.startswith("killed by SIGABRT after its script had reached its end")
-    assert alone.traceback is None
+    for status, name in ((-6, "ABRT"), (-11, "SEGV"), (-9, "KILL")):
+        aborted = Failure(1, status, 9.0, None, "thirty lines of native code", after_end=True)
+        assert first_cause([aborted, own]).type == "KeyError"
+        assert first_cause([aborted]) == Cause(
+            f"killed by SIG{name} after its script had reached its end, so its training was over"
+            + ": native code was too late for Python's end, mostly a thread of gloo"
+            * (status != -9), 1)
+
+
+def test_what_is_known_is_told():
+    for kind, message, line in (("KeyError", "", "KeyError"), ("", "", "failed without a message"),
+                                ("", "x", "x")):
+        error = event_from({"kind": "error", "type": kind, "message": message, "t": 1.0,
+                            "traceback": "at"})
+        assert first_cause([Failure(3, 1, 1.0, error)]) == Cause(line, 3, kind or None, "at")
+    for status, words in ((3, "exited with 3"), (-15, "was killed by SIGTERM")):
+        ended = Failure(0, status, 1.0, log_tail="log", launcher=True, asked=False)
+        assert first_cause([ended]) == Cause(f"the ranks' launcher {words}", None, None, "log")
+    missing = "TCPStore: Timed out after 31 seconds waiting for clients. 1/2 clients joined."
+    assert first_cause([Failure(0, 1, 1.0, log_tail=missing)]) == Cause(
+        "only 1 of 2 machines connected within 31 s; start the run on the others, and check "
+        "master_addr, master_port and firewalls there")
 
 
 def test_a_type_error_is_an_error_of_its_own():

@@ -78,7 +78,7 @@ def test_steps_that_begin_anew_hide_no_value_and_doubts_are_told_once(log):
 @given(st.lists(st.tuples(st.integers(0, 99), st.sampled_from(["\n", "\r\n", "\r", "\b\n"])),
                 max_size=9), st.lists(st.integers(0, 160)))
 def test_it_does_not_matter_in_which_pieces_the_output_comes(lines, cuts):
-    text = "".join(f"step {at} v: {v}{end}" for at, (v, end) in enumerate(lines)) + "v: 0.5"
+    text = "".join(f"Step: {at} v: {v}{end}" for at, (v, end) in enumerate(lines)) + "v: 0.5"
     with tempfile.TemporaryDirectory() as folder:
         log, events = Path(folder, "ranks", "00000.log"), []
         log.parent.mkdir()
@@ -88,8 +88,8 @@ def test_it_does_not_matter_in_which_pieces_the_output_comes(lines, cuts):
             events += reader.read(7) or ()
         events += reader.read(7, over=True)
         assert reader.read(7, over=True) is None
-    assert [(e.step, e.values["v"]) for e in events] == [
-        *((at, v) for at, (v, _) in enumerate(lines)), (7, 0.5)]
+    assert [(e.step, e.values) for e in events] == [
+        *((at, {"v": v}) for at, (v, _) in enumerate(lines)), (7, {"v": 0.5})]
 
 
 @given(st.integers(0, 900), st.integers(0, 9))
@@ -115,8 +115,12 @@ def test_a_value_that_nobody_gives_and_output_that_goes_elsewhere_are_said(go): 
     assert [n.message for n in ended(run).warnings] == [
         "run.best = min:w: no value of this name was evaluated, logged or printed; there are v"]
     plan = run.plan()
-    task = replace(plan.spec.task, command=["torchrun", "--redirects", "3", "train.py"])
-    reader = Printed.of(run, replace(plan, spec=replace(plan.spec, task=task)))
+    for words in (["python", "-r", "3"], ["torchrun", "t.py"], ["torchrun", "-r", "3", "t.py"],
+                  ["torchrun", "--redirects=3", "t.py"], ["torchrun", "--redirects", "3", "t.py"]):
+        task = replace(plan.spec.task, command=words)
+        reader = Printed.of(run, replace(plan, spec=replace(plan.spec, task=task)))
+        assert reader.path == run.log(0)
+        assert bool(reader.elsewhere) == ("torchrun" in words and "3" in " ".join(words))
     assert reader.missing() == [
         'run.metrics = "auto": no number with a name was seen in 0 lines of rank 0\'s output, '
         "which --redirects has written to files of its own"]
