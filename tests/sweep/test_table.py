@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
+from gpu_engine.sweep import figures
 from gpu_engine.sweep import table as sweep_table
-from gpu_engine.sweep.figures import By, Extent, Track
+from gpu_engine.sweep.figures import By, Extent, Figures, FiguresOf, Track
 from gpu_engine.sweep.table import One, Stat, count, failures, parse_by, points, stat
+
+from ..export.kit import T0, Written
 
 
 def one(index, value, state="completed", *, least=None, last=None, repeat=None, why=None,
@@ -178,3 +182,28 @@ def test_of_several_values_of_a_step_the_last_stands_and_none_is_forgotten():
     track.fold(0, Metric(5, {"v": 3.5}))  # what is made again takes the place of all that was
     track.fold(0, Metric(7, {"v": 3.6}))
     assert track.extents()["v"] == Extent(2.0, 5.0, 3.6)
+
+
+def test_what_is_read_of_a_run_and_read_again_only_where_something_was_written(home, monkeypatch):
+    with Written(ranks=2) as it:
+        for rank in (0, 1):
+            it.start(rank)
+            it.steps(rank, 2, [2.0 + rank, 1.0 + rank], t=5.0)
+        found = figures.of(it.path)
+        assert found == Figures(2, {"loss": Extent(1.5, 2.5, 1.5)}, 200.0)
+        assert figures.of(it.path, t=T0 + 4).values == {}
+        assert figures.of(it.path, step=1).values == {"loss": Extent(2.5, 2.5, 2.5)}
+        seen, state = FiguresOf(), it.run.state()
+        assert seen.read(it.run, replace(state, state="queued")) == Figures()
+        assert seen.read(it.run, state) == found
+        assert seen.read(it.run, state) is seen.read(it.run, state)
+        it.steps(0, 3, [0.5], t=6.0)
+        # Where there is more than so much, it is parts of the first rank's.
+        monkeypatch.setattr(figures, "_PARTS", 0)
+        for limit, loss, exact in ((0, Extent(1.5, 2.5, 1.5), True),
+                                   (1, Extent(0.5, 2.0, 0.5), False)):
+            monkeypatch.setattr(figures, "_END", it.run.events(0).stat().st_size - limit)
+            found = figures.of(it.path)
+            assert (found.values["loss"], found.exact) == (loss, exact)
+            assert (found.samples_per_s is not None) == exact
+        assert seen.read(it.run, state) == found
