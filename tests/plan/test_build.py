@@ -15,7 +15,14 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.backends.registry import BACKENDS, load
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan import check as check_module
-from gpu_engine.plan.batch import batch_of, batch_untold, layout_of, nearest_batches, replicas_of
+from gpu_engine.plan.batch import (
+    Batch,
+    batch_of,
+    batch_untold,
+    layout_of,
+    nearest_batches,
+    replicas_of,
+)
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check
 from gpu_engine.plan.own_command import HOOK
@@ -72,8 +79,9 @@ def test_ranks_count_on_over_nodes_of_any_size():
 
 
 def test_a_command_that_uses_no_batch_need_not_divide_it():
-    for size, share in ((10, 3), (9, 3), (2, 1)):
-        assert batch_untold(spec_of("ddp", ["0", "1", "2"], batch__size=size), 3).per_gpu == share
+    for size, steps, share in ((10, 1, 3), (9, 1, 3), (2, 1, 1), (12, 2, 2)):
+        spec = spec_of("ddp", ["0", "1", "2"], batch__size=size, batch__accumulate=steps)
+        assert batch_untold(spec, 3) == Batch(size, "global", steps, 3, size, share)
 
 
 @given(shapes)
@@ -101,6 +109,7 @@ def test_global_is_per_gpu_times_replicas_times_accumulation(shape):
     assert batch.global_size == batch.per_gpu * batch.replicas * batch.accumulate
     assert batch.per_gpu >= 1
     assert (batch.global_size if meaning == "global" else batch.per_gpu) == size
+    assert (batch.size, batch.meaning, batch.accumulate) == (size, meaning, accumulate)
     made_plan = made(spec, gpus(8))
     assert made_plan.batch == batch
     assert made_plan.replicas == replicas

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.plan.batch import Layout
+from gpu_engine.plan.batch import Batch, Layout, LearningRate
 from gpu_engine.plan.build import plan
-from gpu_engine.plan.records import LaunchPlan, ResumeFrom
+from gpu_engine.plan.check import check
+from gpu_engine.plan.records import (
+    Code,
+    DeviceUse,
+    Interpreter,
+    LaunchPlan,
+    RankPlan,
+    ResumeFrom,
+    Sending,
+)
 from gpu_engine.spec import modes
 from gpu_engine.spec.read import from_dict
 
@@ -87,3 +96,54 @@ def test_what_does_not_fit_is_not_planned_though_its_batch_comes_out():
                       "amp": {"dtype": "fp16"}})
     with pytest.raises(SpecError, match="fp16 needs a GPU"):
         plan(spec, slots(1), python="")
+
+
+@pytest.mark.parametrize(("words", "accumulate", "says"), [
+    (None, 2, ["256 global = 64 per slot × 2 slots × 2", "lr 0.0003, not scaled"]),
+    (["x", "{lr}", "{batch.global}"], 1,
+     ["256 global = 128 per slot × 2 slots × 1", "lr 0.0003, not scaled"]),
+    (["x", "{batch.per_gpu}"], 2, ["your command is told batch.per_gpu"]),
+    (["x", "{batch.per_gpu}", "{batch.accumulate}"], 2,
+     ["256 global = 64 per slot × 2 slots × 2"]),
+    (["x", "{steps}", "{seed}"], 1, ["your command is told seed, steps"]),
+    (["x"], 1, ["your command sets its own batch size and lr"])])
+def test_what_is_said_of_batch_and_rate_is_what_reaches_the_ranks(words, accumulate, says):
+    task = {"command": words} if words else {"use": "a:B"}
+    planned = made(2, spec={"task": task}, unit="slot", batch=Batch(
+        256, "global", accumulate, 2, 256, 128 // accumulate))
+    assert planned.sentences() == says
+
+
+def test_sentences():
+    for rule, said in (("none", "lr 0.1, not scaled"),
+                       ("sqrt", "lr 0.2 = 0.1 × 2 (sqrt, reference batch 1,024)")):
+        assert LearningRate(0.1, rule, 1024, 2.0, 0.2).sentence() == said
+    assert Batch(4, "per_gpu", 1, 1, 4, 4).sentence() == "4 global = 4 per GPU × 1 GPU × 1"
+    two = tuple(DeviceUse(str(n), f"GPU {n}", None, f"cuda:{n}") for n in (0, 1))
+    assert RankPlan(3, 0, 1, two, host="b").sentence() == (
+        "GPU 0 → cuda:0, GPU 1 → cuda:1 rank 3 on b")
+    for files, there, said in ((1, False, "a: would be sent 1 file, 2.0 KiB, into /c"),
+                               (3, False, "a: would be sent 3 files, 2.0 KiB, into /c"),
+                               (3, True, "a: has it, in /c")):
+        assert Sending("a", "/c", there, files, 2048).sentence() == said
+    assert Code("/c", 1, 2048, "a" * 40).sentence() == f"code: 1 file, 2.0 KiB ({'a' * 12}) from /c"
+    for known, said in (((), "not asked what it has"), (("3.12.4", None), "Python 3.12.4"),
+                        (("3.12.4", "2.13.0", "13.0"), "Python 3.12.4, torch 2.13.0 for CUDA 13.0"),
+                        (("3.12.4", "2.13.0", None, "7.0"),
+                         "Python 3.12.4, torch 2.13.0 for ROCm 7.0")):
+        assert Interpreter("/x/python", "run.python", *known).sentence() == (
+            f"/x/python: {said} (run.python)")
+
+
+@pytest.mark.parametrize(("mode", "task", "world", "says"), [
+    ("single", {"use": "a:B"}, 1, {}), ("ddp", {"use": "a:B"}, 2, {}),
+    ("single", {"use": "a:B"}, 2, {
+        "parallel.mode": "is one process, but srun started 2; add --set parallel.mode=ddp"}),
+    ("ddp", {"command": ["x"]}, 2, {
+        "task.use": "name a task; a command of your own needs no gpu_engine.worker"}),
+    ("ddp", {}, 2, {"task.use": "name a task (module:Class or path/to/file.py:Class), or give your "
+                                "own command in task.command"})])
+def test_what_a_launcher_of_ones_own_can_not_start(mode, task, world, says):
+    layout = Layout(0, 0, 1, world, world, 0, 1, "", 0, "srun")
+    found = check(from_dict({"task": task, "parallel": {"mode": mode}}), gpus(1), layout)
+    assert {problem.key: problem.message for problem in found.problems} == says
