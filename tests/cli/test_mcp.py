@@ -8,11 +8,15 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from gpu_engine.cli import mcp as ours
+from gpu_engine.cli.mcp import Rights
 from gpu_engine.common.errors import UserError
 from gpu_engine.interpreters import choose
 from gpu_engine.launching.launcher import launch
@@ -22,6 +26,7 @@ from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
 from ..conftest import slots, wait_for
+from ..sweep.made import ended, nobody_starts, submitted
 
 ENGINE = str(Path(sys.executable).with_name("gpu-engine"))
 WAITS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -148,6 +153,42 @@ async def test_servers_of_one_tag_are_bounded_together(home):
     assert {error(answer)["what"] for answer in told if answer[1]} == {"--max-runs"}
     [run] = runs.all_runs()
     run.stop(now=True)
+
+
+@hypothesis.given(st.none() | st.floats(1, 1e4), st.sampled_from(["step", "start"]), st.floats(1, 1e4),
+       st.floats(1, 1e4), st.none() | st.floats(1, 1e4))
+def test_no_run_of_an_agent_takes_longer_than_it_may(limit, since, grace, most, may):
+    spec = from_dict({"task": {"command": ["x"]}, "run": {
+        "limit": limit, "limit_from": since, "grace": grace, "grace_most": most}})
+    [found] = Rights("agent:x", frozenset({"run"}), limit=may).limited([spec])
+    assert found == (spec if may is None else replace(spec, run=replace(
+        spec.run, limit=min(may, limit or may), limit_from="start", grace=min(grace, 60.0),
+        grace_most=min(most, 60.0))))
+    python = replace(spec, run=replace(spec.run, python="/x/python"))
+    with pytest.raises(UserError, match="names what ranks are started with, and you may start no"):
+        Rights("agent:x", frozenset({"stop"}), limit=may).limited([spec, python])
+    assert Rights("agent:x", frozenset({"run"})).limited([python]) == [python]
+
+
+def test_its_live_runs_count_with_those_that_are_to_come(home, monkeypatch):
+    nobody_starts(monkeypatch)
+    members = submitted("train.lr=1,2,3", devices={"ids": ["cpu:0"]}).runs
+    for run in members[:2]:
+        notes.tag(run.path, ["agent:x"])
+    ended(members[1], [])
+    same, two, all_free = (from_dict({"devices": devices, "parallel": {"mode": "ddp"}})
+                           for devices in ({"ids": ["cpu:0"]}, {"pick": 2}, {}))
+    assert Rights("agent:x", runs=3, devices=3).checked([same, two]) == [same, two]
+    for rights, why in ((Rights("agent:x", runs=2), "1 of your runs are live or wait, and with 2 "
+                         "more they would be over 2"),
+                        (Rights("agent:x", devices=2), "your live and waiting runs would have 3 "
+                         "devices; 2 are allowed")):
+        with pytest.raises(UserError) as caught:
+            rights.checked([same, two])
+        assert str(caught.value) == why
+    for spec in (all_free, replace(two, devices=replace(two.devices, hosts=["a"]))):
+        with pytest.raises(UserError, match="how many devices it would take is not known: say it"):
+            Rights("agent:x", devices=9).checked([spec])
 
 
 INJECTED = {
