@@ -155,8 +155,8 @@ async def test_servers_of_one_tag_are_bounded_together(home):
     run.stop(now=True)
 
 
-@hypothesis.given(st.none() | st.floats(1, 1e4), st.sampled_from(["step", "start"]), st.floats(1, 1e4),
-       st.floats(1, 1e4), st.none() | st.floats(1, 1e4))
+@hypothesis.given(st.none() | st.floats(1, 1e4), st.sampled_from(["step", "start"]),
+                  st.floats(1, 1e4), st.floats(1, 1e4), st.none() | st.floats(1, 1e4))
 def test_no_run_of_an_agent_takes_longer_than_it_may(limit, since, grace, most, may):
     spec = from_dict({"task": {"command": ["x"]}, "run": {
         "limit": limit, "limit_from": since, "grace": grace, "grace_most": most}})
