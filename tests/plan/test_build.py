@@ -141,6 +141,9 @@ def test_the_sentence_reads_as_the_panel_shows_it():
      visible_variable="CUDA_VISIBLE_DEVICES"),
      'devices.ids = "1": there is no such device here; this machine has GPU 0, as '
      'CUDA_VISIBLE_DEVICES is "0-3"'),
+    (from_dict({"task": {"use": USE}, "devices": {"pick": 3}, "parallel": {"mode": "ddp"}}),
+     slots(2),
+     "devices.pick = 3: this machine has 2: cpu:0, cpu:1 [devices.pick=2]"),
     (spec_of("ddp", []), gpus(2),
      "devices.ids = []: choose at least one device; this machine has GPUs 0, 1"),
     (spec_of("ddp", ["0", "0"]), gpus(2),
@@ -246,11 +249,6 @@ def test_what_does_not_fit_is_said_with_its_key_and_what_would_do(spec, inventor
                     for p in check(spec, inventory).problems]
     with pytest.raises(SpecError):
         made(spec, inventory)
-
-
-def test_pick_beyond_what_there_is_is_refused():
-    spec = from_dict({"task": {"use": USE}, "devices": {"pick": 3}, "parallel": {"mode": "ddp"}})
-    assert "this machine has 2: cpu:0, cpu:1" in problems(spec, slots(2))["devices.pick"]
 
 
 def test_a_command_gets_the_learning_rate_with_all_its_digits():

@@ -53,9 +53,6 @@ def at(state: str, *bests: float | None, attempt: int | None = None) -> State:
 
 
 @pytest.mark.parametrize(("members", "on"), [
-    ([at("stopped", b) for b in (5.0, 3.0, 9.0, 1.0, 2.0, None, 7.0, 8.0, 6.0)], [3, 4, 1]),
-    ([at("stopped", 1.0)] * 8 + [at("running")], []),
-    ([at("stopped", 1.0)] * 8 + [at("queued", 1.0, attempt=2)], []),
     # Three went on from the first rung, of which one failed: it is not made up for.
     ([at("stopped", b) for b in (5.0, 6.0, 9.0, 8.0, 7.0, 4.0)]
      + [at("stopped", 3.0, 2.5), at("failed", 2.0, attempt=2), at("stopped", 1.0, 0.9)], [8]),

@@ -75,14 +75,6 @@ def test_who_holds_it_is_known(folder, elsewhere):
     assert set(leases.holders(folder)) == {"GPU-aaaa"}, "all or none"
 
 
-def test_it_goes_with_its_process(folder, elsewhere):
-    process = elsewhere()
-    process.kill()
-    process.wait()
-    assert leases.holders(folder) == {}
-    leases.acquire(folder, [A], "next").close()
-
-
 def test_it_goes_when_closed(folder):
     with leases.acquire(folder, [A, SLOT], "one") as held:
         found = leases.holders(folder)
@@ -116,7 +108,7 @@ def test_sharing_on_purpose(folder, elsewhere):
         assert "3f2a" in str(holder)
         assert "second" in str(holder)
         assert str(replace(holder, others=holder.others * 9)) == str(holder)
-        first.kill()
+        first.kill()  # it goes with its process
         first.wait()
         assert leases.holders(folder)["GPU-aaaa"].run == "second"
         assert leases.holders(folder)["GPU-aaaa"].shared
