@@ -24,7 +24,7 @@ from gpu_engine.plan.batch import (
     replicas_of,
 )
 from gpu_engine.plan.build import plan
-from gpu_engine.plan.check import check
+from gpu_engine.plan.check import check, counted
 from gpu_engine.plan.own_command import HOOK
 from gpu_engine.plan.records import RUN_DIR
 from gpu_engine.spec.read import apply_set, from_dict
@@ -249,6 +249,17 @@ def test_what_does_not_fit_is_said_with_its_key_and_what_would_do(spec, inventor
                     for p in check(spec, inventory).problems]
     with pytest.raises(SpecError):
         made(spec, inventory)
+
+
+@pytest.mark.parametrize(("mode", "devices", "pick"), [
+    ("single", {}, 1), ("ddp", {}, None), ("single", {"ids": ["0"]}, None),
+    ("single", {"pick": 2}, 2), ("single", {"hosts": ["any"]}, 1), ("ddp", {"hosts": ["any"]}, None),
+    ("single", {"hosts": ["any"], "pick": 2}, 2), ("single", {"hosts": ["a:0"]}, None)])
+def test_a_mode_that_takes_one_device_takes_one_of_those_that_are_left_open(mode, devices, pick):
+    spec = from_dict({"devices": devices, "parallel": {"mode": mode}})
+    assert counted(spec).devices.pick == pick
+    found = check(counted(from_dict({"parallel": {"mode": mode}})), gpus(3)).devices
+    assert len(found) == (1 if mode == "single" else 3)
 
 
 def test_a_command_gets_the_learning_rate_with_all_its_digits():

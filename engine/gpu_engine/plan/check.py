@@ -222,9 +222,6 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
                                     f"there is no such device here; this machine has {offered}"))
         else:
             found.append(device)
-    kinds = {d.is_cpu for d in found}
-    if len(kinds) > 1:
-        problems.append(Problem("devices.ids", ids, "CPU slots and GPUs can't train together"))
     return ([] if problems else found), problems
 
 
