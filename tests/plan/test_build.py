@@ -253,8 +253,9 @@ def test_what_does_not_fit_is_said_with_its_key_and_what_would_do(spec, inventor
 
 @pytest.mark.parametrize(("mode", "devices", "pick"), [
     ("single", {}, 1), ("ddp", {}, None), ("single", {"ids": ["0"]}, None),
-    ("single", {"pick": 2}, 2), ("single", {"hosts": ["any"]}, 1), ("ddp", {"hosts": ["any"]}, None),
-    ("single", {"hosts": ["any"], "pick": 2}, 2), ("single", {"hosts": ["a:0"]}, None)])
+    ("single", {"pick": 2}, 2), ("single", {"hosts": ["any"]}, 1),
+    ("ddp", {"hosts": ["any"]}, None), ("single", {"hosts": ["any"], "pick": 2}, 2),
+    ("single", {"hosts": ["a:0"]}, None)])
 def test_a_mode_that_takes_one_device_takes_one_of_those_that_are_left_open(mode, devices, pick):
     spec = from_dict({"devices": devices, "parallel": {"mode": mode}})
     assert counted(spec).devices.pick == pick
