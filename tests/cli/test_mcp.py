@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.cli import mcp as ours
 from gpu_engine.cli.mcp import Rights
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.interpreters import choose
 from gpu_engine.launching.launcher import launch
 from gpu_engine.runs import folder as runs
@@ -165,8 +165,11 @@ def test_no_run_of_an_agent_takes_longer_than_it_may(limit, since, grace, most, 
         spec.run, limit=min(may, limit or may), limit_from="start", grace=min(grace, 60.0),
         grace_most=min(most, 60.0))))
     python = replace(spec, run=replace(spec.run, python="/x/python"))
-    with pytest.raises(UserError, match="names what ranks are started with, and you may start no"):
+    with pytest.raises(UserError) as caught:
         Rights("agent:x", frozenset({"stop"}), limit=may).limited([spec, python])
+    assert caught.value.problems == (Problem(
+        "run.python", "/x/python", "names what ranks are started with, and you may start none",
+        "leave run.python out: an interpreter near by that has torch is planned with"),)
     assert Rights("agent:x", frozenset({"run"})).limited([python]) == [python]
 
 
@@ -176,19 +179,27 @@ def test_its_live_runs_count_with_those_that_are_to_come(home, monkeypatch):
     for run in members[:2]:
         notes.tag(run.path, ["agent:x"])
     ended(members[1], [])
-    same, two, all_free = (from_dict({"devices": devices, "parallel": {"mode": "ddp"}})
-                           for devices in ({"ids": ["cpu:0"]}, {"pick": 2}, {}))
-    assert Rights("agent:x", runs=3, devices=3).checked([same, two]) == [same, two]
-    for rights, why in ((Rights("agent:x", runs=2), "1 of your runs are live or wait, and with 2 "
-                         "more they would be over 2"),
-                        (Rights("agent:x", devices=2), "your live and waiting runs would have 3 "
-                         "devices; 2 are allowed")):
+    same, other, two, all_free = (
+        from_dict({"devices": devices, "parallel": {"mode": "ddp"}})
+        for devices in ({"ids": ["cpu:0"]}, {"ids": ["cpu:1"]}, {"pick": 2}, {}))
+    assert Rights("agent:x", devices=1).checked([same]) == [same]
+    assert Rights("agent:x", runs=3, devices=4).checked([other, two]) == [other, two]
+    for rights, problem in (
+            (Rights("agent:x", runs=2), Problem(
+                "--max-runs", 2, "1 of your runs are live or wait, and with 2 more they would be "
+                "over 2", "wait until one has ended, or stop one")),
+            (Rights("agent:x", devices=3), Problem(
+                "--max-devices", 3, "your live and waiting runs would have 4 devices; 3 are "
+                "allowed", "wait until one has ended, or name devices that your runs have"))):
         with pytest.raises(UserError) as caught:
-            rights.checked([same, two])
-        assert str(caught.value) == why
+            rights.checked([other, two])
+        assert caught.value.problems == (problem,)
     for spec in (all_free, replace(two, devices=replace(two.devices, hosts=["a"]))):
-        with pytest.raises(UserError, match="how many devices it would take is not known: say it"):
+        with pytest.raises(UserError) as caught:
             Rights("agent:x", devices=9).checked([spec])
+        assert caught.value.problems == (Problem(
+            "devices", spec.devices.hosts, "how many devices it would take is not known: say it",
+            "devices.pick=1"),)
 
 
 INJECTED = {

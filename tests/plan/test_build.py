@@ -243,12 +243,35 @@ def test_the_sentence_reads_as_the_panel_shows_it():
      'run.best = "x:y:z": expected the name of a value, min:name or max:name'),
     (spec_of("single", run__metrics={"v": "v"}), gpus(1),
      'run.metrics.v = "v": needs one group, (…), for the number, and has none'),
+    (from_dict({"task": {"command": []}, "devices": {"ids": ["0"]}, "parallel": {"mode": "dp"}}),
+     gpus(1), "task.command = []: the command is empty"),
+    (spec_of("single", train__skip_steps=["a"]), gpus(1),
+     'train.skip_steps = "a": expected steps, counted from 1: 812, or 820-830'),
+    *((spec_of("dp", ["0", "1"], task__command=["env", f"CUDA_VISIBLE_DEVICES={which}", "x"]),
+       gpus(4), f'task.command = "CUDA_VISIBLE_DEVICES={which}": the run has GPU 0, GPU 1, and its '
+       f"command would use other devices: leave this out{cure}")
+      for which, cure in (("9", ""), ("", " and take the processor by --devices cpu:0 (in the "
+                                          "panel, c)"))),
 ])
 def test_what_does_not_fit_is_said_with_its_key_and_what_would_do(spec, inventory, says):
     assert says in [str(p) + (f" [{p.remedy}]" if p.remedy else "")
                     for p in check(spec, inventory).problems]
     with pytest.raises(SpecError):
         made(spec, inventory)
+
+
+@pytest.mark.parametrize(("word", "keys"), [
+    ("", {"batch.size", "amp.dtype", "train.lr_scale"}),
+    ("{amp}", {"batch.size", "train.lr_scale", "amp.dtype"}),
+    ("{lr}", {"amp.dtype", "batch.size", "train.lr_reference_batch"}),
+    ("{batch.global}", {"amp.dtype", "train.lr_scale", "batch.size"})])
+def test_what_a_command_is_not_told_is_without_effect_and_need_not_fit(word, keys):
+    spec = spec_of("ddp", ["cpu:0", "cpu:1"], batch__size=3, amp__dtype="fp16",
+                   train__lr_scale="linear", task__command=["x", word])
+    found = check(spec, slots(2))
+    assert {problem.key for problem in found.problems} == keys
+    assert found.batch == (batch_untold(spec, 2) if word in ("", "{amp}") else None)
+    assert any("fp16 needs a GPU" in p.message for p in found.problems) == (word == "{amp}")
 
 
 @pytest.mark.parametrize(("mode", "devices", "pick"), [
