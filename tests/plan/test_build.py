@@ -25,7 +25,7 @@ from gpu_engine.plan.batch import (
 )
 from gpu_engine.plan.build import plan
 from gpu_engine.plan.check import check, counted
-from gpu_engine.plan.own_command import HOOK
+from gpu_engine.plan.own_command import HOOK, PLACEHOLDERS
 from gpu_engine.plan.records import RUN_DIR
 from gpu_engine.spec.read import apply_set, from_dict
 from gpu_engine.spec.write import to_dict
@@ -180,8 +180,7 @@ def test_the_sentence_reads_as_the_panel_shows_it():
      " task.command"),
     (spec_of("single", task__command=["python", "{batch.sizes}"]), gpus(1),
      'task.command = "{batch.sizes}": there is no such placeholder ({{ writes a brace); there '
-     "are batch.per_gpu, batch.global, batch.size, batch.accumulate, lr, world_size, replicas, "
-     "nodes, node_rank, amp, epochs, steps, seed, workers, run.dir, run.name"),
+     f"are {', '.join(PLACEHOLDERS)}"),
     (spec_of("single", task__use=None, task__command=["python", "--steps={steps}"]), gpus(1),
      "train.steps: say how many: the command has {steps}"),
     (spec_of("single", run__env={"CUDA_VISIBLE_DEVICES": "3"}), gpus(1),
