@@ -120,7 +120,10 @@ def test_the_months_that_matter_are_read(home, monkeypatch):
 @pytest.mark.parametrize("line", ["[]", "{", "{\"hold\": 3}", "{\"hold\": \"x\", \"to\": 1}",
                                   "{\"seen\": 1, \"user\": \"a\", \"devices\": [{}]}",
                                   "{\"hold\": \"x\", \"from\": \"y\", \"devices\": 7}",
-                                  "{\"user\": \"\udcff\"}"])  # no UTF-8
+                                  "{\"user\": \"\udcff\"}",  # no UTF-8
+                                  "{\"devices\": [\"x\"]}", "[" * 99_999,
+                                  "{\"seen\": 1e99, \"user\": \"a\", \"devices\": [\"x\"]}",
+                                  "{\"hold\": \"x\", \"from\": 1e99, \"devices\": [\"x\"]}"])
 def test_odd_lines_are_passed_over(home, line):
     folder = home / "usage"
     folder.mkdir(parents=True)
