@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import math
 import os
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.cli import mcp as ours
 from gpu_engine.cli.mcp import Rights
+from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.interpreters import choose
 from gpu_engine.launching.launcher import launch
@@ -160,10 +163,17 @@ async def test_servers_of_one_tag_are_bounded_together(home):
 def test_no_run_of_an_agent_takes_longer_than_it_may(limit, since, grace, most, may):
     spec = from_dict({"task": {"command": ["x"]}, "run": {
         "limit": limit, "limit_from": since, "grace": grace, "grace_most": most}})
-    [found] = Rights("agent:x", frozenset({"run"}), limit=may).limited([spec])
+    with redirect_stderr(io.StringIO()) as said:
+        [found] = Rights("agent:x", frozenset({"run"}), limit=may).limited([spec])
+    took = min(may or math.inf, limit or may or math.inf)
     assert found == (spec if may is None else replace(spec, run=replace(
-        spec.run, limit=min(may, limit or may), limit_from="start", grace=min(grace, 60.0),
+        spec.run, limit=took, limit_from="start", grace=min(grace, 60.0),
         grace_most=min(most, 60.0))))
+    other = f", not after {units.clock(limit)}" if limit not in (None, took) else ""
+    assert said.getvalue() == (
+        f"run.limit: it ends {units.clock(took)} after the start of its ranks{other}, as whoever "
+        "has set you up has said (gpu-engine mcp --limit)\n") * (
+            may is not None and (limit, since) != (took, "start"))
     python = replace(spec, run=replace(spec.run, python="/x/python"))
     with pytest.raises(UserError) as caught:
         Rights("agent:x", frozenset({"stop"}), limit=may).limited([spec, python])
