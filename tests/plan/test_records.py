@@ -18,6 +18,7 @@ from gpu_engine.plan.records import (
     DeviceUse,
     Interpreter,
     LaunchPlan,
+    Process,
     RankPlan,
     ResumeFrom,
     Sending,
@@ -112,6 +113,17 @@ def test_what_is_said_of_batch_and_rate_is_what_reaches_the_ranks(words, accumul
     planned = made(2, spec={"task": task}, unit="slot", batch=Batch(
         256, "global", accumulate, 2, 256, 128 // accumulate))
     assert planned.sentences() == says
+
+
+def test_secrets_are_not_shown_and_a_log_stays_in_its_place():
+    planned = made(1, processes=(Process(("x", "--api-key", "sk-a"), {"API_TOKEN": "t"}, (0,)),))
+    [shown] = planned.for_people().processes
+    assert (shown.argv, shown.env) == (("x", "--api-key", "***"), {"API_TOKEN": "***"})
+    data = planned.to_dict()
+    assert data["version"] == 1
+    assert through_json(planned) == planned
+    data["processes"][0]["log"] = "../x"
+    assert LaunchPlan.from_dict(data) is None
 
 
 def test_sentences():
