@@ -51,6 +51,9 @@ def taken(seen: list[HostSeen], asked, **more) -> str:
 def why_none(seen: list[HostSeen], asked, **more) -> str:
     with pytest.raises(TooFew) as told:
         choose(seen, asked, cpu=on_cpu(seen), **more)
+    [problem] = told.value.problems
+    assert (problem.key, problem.value, problem.remedy) == (
+        "devices.pick", asked.devices.pick, "--queue")
     return str(told.value)
 
 
@@ -60,7 +63,11 @@ def test_the_machine_with_most_free_and_there_the_freest_by_the_rule_of_one_mach
     assert taken(seen, spec(2)) == "b:0,2"
     assert taken([*seen, machine("d", 4)], spec(3)) == "d:0,1,2"
     assert taken(seen, spec(4, share=True, free_gib=30.0)) == "a:0,1,2,3"  # 40 GiB are free there
+    # Those of a have 40 GiB.
+    some = [machine("a", 2, 0, 1), machine("b", 1)]
+    assert taken(some, spec(1, share=True, free_gib=60.0)) == "b:0"
     assert with_most_free(seen) is seen[1]
+    assert with_most_free([machine("a", 1, 0), AWAY]) is with_most_free([]) is None
     assert choose(seen, spec(2), cpu=False).sentence == \
         "on b: GPU 0, GPU 2: the freest of 3 machines"
 
@@ -71,6 +78,12 @@ def test_each_machine_says_what_is_lacking_and_who_is_away_is_passed_over():
     assert why_none(seen, spec(2)) == (
         "2 devices are needed on one machine; a: 1 of 2 free; b: 1 of 1 free; laptop has no GPU; "
         "off is away: no answer; new has not answered yet")
+    with pytest.raises(TooFew, match=r"^1 device is needed on one machine; a: none of 1 free; "
+                       r"b has no GPU; a run waits on c, and what waits there goes first$"):
+        choose([machine("a", 1, 0), machine("b", 1, cpu=True), machine("c", 1, waiting=1)],
+               spec(1), cpu=False, behind=True)
+    with pytest.raises(TooFew, match=r"machine; a has GPUs and offers no CPU slots$"):
+        choose([machine("a", 1)], spec(1), cpu=True)
     assert choose(seen, spec(1), cpu=False).passed == (
         "off is away: no answer", "new has not answered yet")
 
@@ -189,3 +202,5 @@ def test_what_a_run_that_waits_is_checked_by(seen, count, ids, unknown):
     assert [d.index for d in found.devices] == list(range(len(ids)))
     assert len({d.uuid for d in found.devices if d.uuid}) < 3
     assert freest.unknown(found) is unknown
+    assert (found.source, found.devices[0].kind) == (
+        ("cpu", "cpu") if ids[0] == "cpu:0" else ("nvml", "gpu"))
