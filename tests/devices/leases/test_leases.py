@@ -70,8 +70,8 @@ def test_who_holds_it_is_known(folder, elsewhere):
     assert abs(holder.since - time.time()) < 60
     with pytest.raises(UserError) as caught:
         leases.acquire(folder, [A, B], "other")
-    assert "GPU 0 is held by run 3f2a" in str(caught.value)
-    assert f"pid {process.pid}" in str(caught.value)
+    assert str(caught.value) == (f"GPU 0 is held by {holder}. Take other devices, wait until it "
+                                 "ends, or share on purpose")
     assert set(leases.holders(folder)) == {"GPU-aaaa"}, "all or none"
 
 
@@ -190,6 +190,24 @@ def test_a_hold_is_in_words_and_is_let_go_in_every_folder(folder, box):
         assert (leases.holders(folder), [*box.claims.iterdir()]) == ({}, [])
         with leases.acquire(folder, [A], "run"):
             assert leases.holds(folder) == []
+
+
+def test_who_holds_it_in_words(monkeypatch):
+    monkeypatch.setattr(leases.socket, "gethostname", lambda: "here")
+    at = time.time() - 9e4
+    told = leases.Holder("d", "3f2a", "bob", 7, "there", at)
+    since = time.strftime("since %Y-%m-%d %H:%M", time.localtime(at))
+    held = leases.Holder("d", user="al", why="x", until=at + 9e5)
+    until = time.strftime("%b %d %H:%M", time.localtime(held.until))
+    for holder, words in [
+            (leases.Holder("d"), "another run"), (leases.Holder("d", why=""), "somebody"),
+            (told, f"run 3f2a of bob (pid 7, on there, {since})"),
+            (replace(told, host="here"), f"run 3f2a of bob (pid 7, {since})"),
+            (held, f"al until {until}: x"), (replace(held, until=None), "al: x"),
+            (leases.Holder("d", "a", others=(leases.Holder("d", "b"), held)),
+             f"run a and run b and al until {until}: x"),
+            (leases.Holder("d", why="", others=(leases.Holder("d", "b"),)), "somebody and run b")]:
+        assert str(holder) == words
 
 
 def test_who_has_had_the_lock_for_too_long_is_not_waited_for(folder, monkeypatch):
