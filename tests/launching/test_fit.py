@@ -270,7 +270,6 @@ def test_what_came_of_a_trial(state, views, rate, trial):
         progress.fold(rank, Memory(1))
     found = fit.outcome(8, progress, FAILED, followed, rate)
     assert (found.fits, found.examples) == (True, 3)
-    assert rate or found.samples_per_s == (trial.samples_per_s and 7.5)
     progress.fold(0, Warning("goes on with less", code=notices.LOWERED))
     assert fit.outcome(8, progress, OVER, followed, rate) == Trial(
         8, False, trial.memory, why="goes on with less")
