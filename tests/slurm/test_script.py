@@ -116,7 +116,7 @@ def test_one_process_is_one_task_with_all_gpus(cluster):
     head = cluster.script("parallel.mode=dp", nodes=1, per_node=2).partition("\n\n")[0]
     assert "--ntasks-per-node=1\n#SBATCH --gpus-per-node=2\n" in head
     head = cluster.script("devices.ids=cpu:0,cpu:1", nodes=1).partition("\n\n")[0]
-    assert "--ntasks-per-node=2\n" in head
+    assert "--ntasks-per-node=1\n#SBATCH --cpus-per-task=2\n" in head
     assert "gpus" not in head
 
 

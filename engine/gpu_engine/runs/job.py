@@ -8,7 +8,9 @@ state without asking. Standard library only: a rank imports this.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
 FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
+OURS = "GPU_PANEL_SLURM_JOB"
+"""The variable in which our batch scripts give the number of their job."""
 GONE = "GONE"
 """Our word for a job that Slurm no longer knows."""
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
@@ -101,6 +105,16 @@ class Job:
             return "was submitted"  # Slurm has not looked at it; it may begin at any moment
         return "waits" + (f" ({reason})" if reason is not None else "") \
             + (f", probably until {_clock(self.expected)}" if self.expected else "")
+
+
+def here(environ: Mapping[str, str] = os.environ) -> Job | None:
+    """The job whose batch script, one of ours, has started this process. Within an allocation of a
+    person's own, which may hold other things, there is none: it would not be the run's to end."""
+    number, count = environ.get(OURS, ""), environ.get("SLURM_RESTART_COUNT", "")
+    if not number.isdigit() or number != environ.get("SLURM_JOB_ID"):
+        return None
+    return Job(int(number), state="RUNNING", restarts=int(count) if count.isdigit() else 0,
+               nodes=environ.get("SLURM_JOB_NODELIST"))
 
 
 def read(run: Path) -> Job | None:

@@ -1,8 +1,10 @@
 """The batch script with which Slurm runs a spec. Pure: asks neither Slurm nor the machine.
 
-Slurm starts each rank itself, by `srun` and not by torchrun: its warning before the time limit then
-reaches every rank, which saves and stops (see `worker/start.py`), and no agent between them ends
-the ranks while they save. What a person chose is in the script as quoted words only.
+On one node the script has one line, our supervisor in the foreground (`slurm/on_node.py`). On
+several, Slurm starts each rank of a task itself, by `srun` and not by torchrun: its warning before
+the time limit then reaches every rank, which saves and stops (see `worker/start.py`), and no agent
+between them ends the ranks while they save. What a person chose is in the script as quoted words
+only.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.common.programs import own_program
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.build import arguments
@@ -26,6 +29,10 @@ from gpu_engine.spec.schema import RunSpec
 
 WARNING = 120
 """Seconds before the time limit at which Slurm warns the ranks, so that they save."""
+_BEGINNING = 600
+"""Seconds from the start of the job to its first step that are allowed for."""
+OF_THE_JOB = "-"
+"""Stands for the run folder that is called after the job's number."""
 _OURS = frozenset((
     "nodes", "gpus", "gpus-per-node", "ntasks", "ntasks-per-node", "gpus-per-task",
     "ntasks-per-gpu", "requeue", "no-requeue", "open-mode", "signal", "clusters", "array", "wrap",
@@ -75,40 +82,54 @@ def batch_script(spec: RunSpec, job: Request, place: Place, run: str | None = No
     run: the path of the run folder that the job was given when it was submitted. None: the ranks
     make one.
     """
-    spec = placed(spec, job).spec
-    words = [place.python, WORKER, *arguments(spec, None)]
+    spec, alone = kept(placed(spec, job).spec, job), job.nodes == 1
+    if alone:  # the spec is in the run folder, if there is one
+        words = [*own_program("gpu_engine.slurm.on_node", run or OF_THE_JOB, str(job.per_node)),
+                 *(arguments(spec, None) if run is None else ())]
+    else:
+        words = [place.python, WORKER, *arguments(spec, None)]
     env = [f"{name}={shlex.quote(text)}" for name, text in spec.run.env.items()]
     for word in (*words, *env, place.folder, place.home, run or ""):
         _refuse_control_characters(word)
-    name = re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run"
-    options: dict[str, str | None] = {"job-name": name}
-    tasks = job.per_node if modes.get(spec.parallel.mode).process_a_device else 1
-    options |= {"nodes": str(job.nodes), "ntasks-per-node": str(tasks)}
-    if not _on_cpu(spec):
-        options["gpus-per-node"] = str(job.per_node)
-    limit, grace = spec.run.limit, max(math.ceil(spec.run.grace), 1)
-    if limit is None:
-        options |= {"signal": f"USR1@{WARNING}", "requeue": None}
-    else:  # Slurm's own limit ends it; that counts from the start of the job, in minutes
-        options |= {"signal": f"USR1@{grace}", "no-requeue": None,
-                    "time": str(math.ceil((limit + grace) / 60))}
-    options |= {"open-mode": "append"}
-    for key, equals, value in (text.partition("=") for text in job.options):
-        options[key] = value if equals else None
+    tasks = 1 if alone else modes.get(spec.parallel.mode).local_processes(job.per_node)
     head = [f"#SBATCH --{k}" + ("" if v is None else f"={shlex.quote(v)}")
-            for k, v in options.items()]
-    text = _TEMPLATE if job.nodes > 1 else _TEMPLATE.replace(_MEET, _ALONE)
+            for k, v in _asked(spec, job, tasks).items()]
+    text = _ON_ONE_NODE if alone else _TEMPLATE
     if run is not None:
         text = text.replace(_OF_ITS_OWN, _GIVEN).replace(_RANKS, _RANKS_WITH_LOGS)
     values = {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
               "@HOME@": shlex.quote(place.home), "@PYTHON@": shlex.quote(place.python),
               "@ENV@": "".join(f"export {one}\n" for one in env),
-              "@UP@": "" if limit is None else _UP, "@TASKS@": str(tasks),
+              "@UP@": "" if spec.run.limit is None else _UP, "@TASKS@": str(tasks),
               "@RUN@": shlex.quote(run or ""),
               "@LOGS@": shlex.quote(pattern(run or "", "ranks/%5t.log")),
               "@WORDS@": shlex.join(words)}
     # Each once: a value that looks like a marker stays as it is.
     return re.sub("|".join(values), lambda m: values[m.group()], text)
+
+
+def _asked(spec: RunSpec, job: Request, tasks: int) -> dict[str, str | None]:
+    """The options of sbatch."""
+    asked: dict[str, str | None] = {
+        "job-name": re.sub(r"[^A-Za-z0-9_.-]", "-", spec.name).strip("-") or "run",
+        "nodes": str(job.nodes), "ntasks-per-node": str(tasks)}
+    if not on_cpu(spec):
+        asked["gpus-per-node"] = str(job.per_node)
+    given = {key: value if equals else None
+             for key, equals, value in (text.partition("=") for text in job.options)}
+    if job.nodes == 1 and not {"cpus-per-task", "cpus-per-gpu"} & set(given):
+        # A task has one core unless it asks for more: for each rank, and each process that loads
+        # its data.
+        asked["cpus-per-task"] = str(job.per_node * (1 if on_cpu(spec) else 1 + spec.train.workers))
+    limit, grace = spec.run.limit, max(math.ceil(spec.run.grace), 1)
+    if limit is not None and job.nodes == 1:  # the supervisor ends it, some time after the start
+        asked["time"] = str(math.ceil((limit + grace + WARNING + _BEGINNING) / 60))
+    if limit is None or job.nodes == 1:
+        asked |= {"signal": f"USR1@{WARNING}", "requeue": None}
+    else:  # Slurm's own limit ends it; that counts from the start of the job, in minutes
+        asked |= {"signal": f"USR1@{grace}", "no-requeue": None,
+                  "time": str(math.ceil((limit + grace) / 60))}
+    return asked | {"open-mode": "append"} | given
 
 
 def pattern(folder: str, name: str) -> str:
@@ -122,31 +143,40 @@ def pattern(folder: str, name: str) -> str:
 def placed(spec: RunSpec, job: Request) -> Checked:
     """`spec` without what Slurm decides: nodes, their devices and where the ranks meet. Raises
     SpecError."""
-    p, fresh, mode = spec.parallel, RunSpec().parallel, modes.get(spec.parallel.mode)
+    p, fresh = spec.parallel, RunSpec().parallel
+    several = job.nodes > 1
+    mode = modes.get(p.mode if several else modes.over_hosts(1, p.mode))
     problems = []
     if spec.devices.hosts is not None:
         problems.append(Problem("devices.hosts", spec.devices.hosts,
                                 "Slurm chooses the hosts; leave it out"))
-    if spec.task.command is not None:
+    if spec.task.command is not None and several:
         problems.append(Problem("task.command", None,
-                                "a batch script is written for tasks; for a command of your own, "
-                                "give srun the line that gpu-engine plan prints"))
-    if job.nodes > 1 and not mode.process_a_device:
+                                "a batch script over several nodes is written for tasks; for a "
+                                "command of your own, give srun the line that gpu-engine plan "
+                                "prints"))
+    if several and not mode.process_a_device:
         problems.append(Problem("parallel.mode", mode.name,
                                 f"is one process, and {job.nodes} nodes are asked for; take ddp"))
     if problems:
         raise SpecError(problems)
-    ids = ["cpu:0"] if _on_cpu(spec) else None
+    cpu = on_cpu(spec)
+    # Those of the node are known when the job begins: these stand for them.
+    kind = "cpu" if cpu else "gpu"
+    count = 1 if several and mode.process_a_device else job.per_node
+    devices = tuple(Device(f"cpu:{i}" if cpu else str(i), kind, kind, index=i)
+                    for i in range(count))
+    ids = [d.id for d in devices] if cpu or not several else None
     spec = replace(spec, devices=replace(spec.devices, ids=ids, pick=None), parallel=replace(
-        p, nodes=job.nodes if mode.several_nodes else p.nodes, node_rank=fresh.node_rank,
-        node_devices=None, master_addr=fresh.master_addr, master_port=fresh.master_port))
-    ranks = mode.local_processes(job.per_node)
-    kind = "cpu" if ids else "gpu"
-    devices = tuple(Device(f"cpu:{i}" if ids else str(i), kind, kind, index=i)
-                    for i in range(1 if mode.process_a_device else job.per_node))
-    layout = Layout(0, 0, 1, ranks * job.nodes, ranks, 0, job.nodes, "", 0, "srun")
-    checked = check(spec, Inventory(devices, "cpu" if ids else "nvml"), layout)
-    if not mode.process_a_device and mode.most_devices and job.per_node > mode.most_devices:
+        p, mode=mode.name, nodes=job.nodes if mode.several_nodes else p.nodes,
+        node_rank=fresh.node_rank, node_devices=None, master_addr=fresh.master_addr,
+        master_port=fresh.master_port if several else p.master_port))
+    ranks, layout = mode.local_processes(job.per_node), None
+    if several:
+        layout = Layout(0, 0, 1, ranks * job.nodes, ranks, 0, job.nodes, "", 0, "srun")
+    checked = check(spec, Inventory(devices, "cpu" if cpu else "nvml"), layout)
+    if several and not mode.process_a_device and mode.most_devices \
+            and job.per_node > mode.most_devices:
         checked = replace(checked, problems=(*checked.problems, Problem(
             "parallel.mode", mode.name,
             f"trains on {mode.most_devices} and {job.per_node} are asked for; take ddp")))
@@ -155,7 +185,15 @@ def placed(spec: RunSpec, job: Request) -> Checked:
     return checked
 
 
-def _on_cpu(spec: RunSpec) -> bool:
+def kept(spec: RunSpec, job: Request) -> RunSpec:
+    """A spec of `placed` as the run keeps it: on one node, with how many GPUs it takes there, and
+    not with those that stood for them."""
+    if job.nodes > 1 or on_cpu(spec):
+        return spec
+    return replace(spec, devices=replace(spec.devices, ids=None, pick=job.per_node))
+
+
+def on_cpu(spec: RunSpec) -> bool:
     return bool(spec.devices.ids) and all(i.startswith("cpu:") for i in spec.devices.ids or ())
 
 
@@ -180,7 +218,6 @@ if [ -z "$MASTER_ADDR" ]; then
 fi
 [ -n "$MASTER_ADDR" ] || fail "the first node, $head, has no address that others can reach"
 """
-_ALONE = "MASTER_ADDR=127.0.0.1\n"
 _OF_ITS_OWN = """\
 # The run's folder is known by the job's number, so that a requeued job goes on in it.
 run=slurm-$SLURM_JOB_ID
@@ -204,6 +241,16 @@ fi
 """
 _RANKS = "srun --kill-on-bad-exit=1 --distribution=block"
 _RANKS_WITH_LOGS = f"{_RANKS} --open-mode=append --output=@LOGS@"
+_ON_ONE_NODE = """\
+#!/bin/bash
+@HEAD@
+
+cd -- @FOLDER@ || { echo "gpu-panel: the working folder is missing on $(hostname)" >&2; exit 2; }
+export GPU_PANEL_HOME=@HOME@ GPU_PANEL_SLURM_JOB=$SLURM_JOB_ID
+# srun does not take over --cpus-per-task from sbatch since Slurm 22.05.
+[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+exec srun --ntasks=1 @WORDS@
+"""
 _TEMPLATE = """\
 #!/bin/bash
 @HEAD@

@@ -21,7 +21,7 @@ from gpu_engine.runs.create import create_run, discard, reopen_run, working_fold
 from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
-from gpu_engine.slurm.script import Place, batch_script, job_of, pattern, placed
+from gpu_engine.slurm.script import Place, batch_script, job_of, kept, pattern, placed
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -48,7 +48,7 @@ def submit(spec: RunSpec, job: jobs.Request) -> tuple[Run, jobs.Job]:
     checked = placed(spec, job)
     plan = resolve(checked, python=place.python)
     disk_room.require(paths.runs_folder())
-    run, lock = create_run(spec.name, to_toml(checked.spec), _without_ranks(plan))
+    run, lock = create_run(spec.name, to_toml(kept(checked.spec, job)), _without_ranks(plan))
     try:
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
         _record(run, there)
@@ -77,7 +77,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         (run.path / jobs.STOP).unlink(missing_ok=True)
         there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
         # Its ranks are seconds away: the interpreter has to start, and torch to be imported.
-        lock = reopen_run(run, to_toml(checked.spec), plan)
+        lock = reopen_run(run, to_toml(kept(checked.spec, job)), plan)
     except BaseException:
         if there is not None:
             with contextlib.suppress(SlurmError):
@@ -127,4 +127,4 @@ def _record(run: Run, there: jobs.Job) -> None:
 
 def _without_ranks(plan: LaunchPlan) -> LaunchPlan:
     """Which devices the ranks have is known when they start."""
-    return replace(plan, ranks=(), lines=(shlex.join(["sbatch", jobs.SCRIPT]),))
+    return replace(plan, ranks=(), processes=(), lines=(shlex.join(["sbatch", jobs.SCRIPT]),))

@@ -20,6 +20,7 @@ from gpu_engine.devices.leases import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import RUN_DIR, LaunchPlan
+from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
@@ -37,7 +38,7 @@ PATIENCE_AGAIN = 10.0
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
             "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
-            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
+            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT", slurm_job.OURS)
 """Variables that a launcher or a run above us may have left. A rank would take them for its own."""
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from gpu_engine.devices.leases import Leases
 from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
+from gpu_engine.runs import job
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
 from gpu_engine.spec.schema import parse_best
 from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
@@ -103,6 +104,9 @@ class Supervisor:
                                     started=time.time(), until=None)
         if self.limit and spec.run.halving and self.is_task and self.state.rungs:
             self.limit *= 1 - self.state.rungs[-1].share  # the rest is behind its checkpoint
+        if self.limit and (here := job.here()) is not None and here.restarts:
+            # Slurm has begun the job again, and not a person the run: its time goes on.
+            self.limit = max(self.limit - _trained(self.state.attempts, here.restarts), 1.0)
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
@@ -157,7 +161,8 @@ class Supervisor:
 
     def _begin(self, number: int) -> None:
         # The changes of a resume are recorded with its first attempt.
-        record = AttemptRecord(number, time.time(), changed=self.state.changed)
+        record = AttemptRecord(number, time.time(), changed=self.state.changed,
+                               requeued=here.restarts if (here := job.here()) else None)
         self.state = replace(
             self.state, state="starting", attempt=number, processes=(), cause=None, reason=None,
             changed=(), warnings=(),
@@ -370,7 +375,8 @@ class Supervisor:
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
-            self.stopped_by = stopping.sender(got[1])  # at once: a `kill` is gone in a moment
+            self.stopped_by = stopping.sender(got[1]) if job.here() is None \
+                else self._by_slurm()  # at once: a `kill` is gone in a moment
         ended = reap(attempt.children, attempt.orphans)
         if ended:
             self._note_ends(attempt, ended)
@@ -387,6 +393,11 @@ class Supervisor:
                 attempt.deadline = time.monotonic() + _WAKE_GRACE
             else:
                 self._kill(attempt, "time is up")
+
+    def _by_slurm(self) -> str | None:
+        """Of a job's signals all come through Slurm; those of `gpu-engine stop` too."""
+        return None if job.asked_to_stop(self.run.path) else \
+            "by Slurm: near the time limit, for another job, or by scancel"
 
     def _note_ends(self, attempt: Attempt, ended: list[Child]) -> None:
         for child in ended:
@@ -499,6 +510,14 @@ class Supervisor:
                 return False
             reap(())
         return True
+
+
+def _trained(attempts: Sequence[AttemptRecord], restarts: int) -> float:
+    """Seconds for which the attempts of the job that has been requeued so often were running. One
+    that Slurm has killed has left no end."""
+    begin = next((i for i in range(len(attempts) - 1, -1, -1) if attempts[i].requeued == 0), 0)
+    return sum((a.ended or a.started) - a.started for a in attempts[begin:]
+               if (a.requeued or 0) < restarts)
 
 
 def _left_running(attempt: Attempt) -> dict[int, str]:

@@ -41,7 +41,6 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.create import create_run, reopen_run
-from gpu_engine.runs.job import Job as SlurmJob
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -78,7 +77,7 @@ class RankWithoutSupervisor:
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
-        self._batch = batch_job(env)
+        self._batch = slurm_job.here(env)
         self._named = named(args.folder) if args.folder else None
         self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
@@ -187,16 +186,6 @@ def named(folder: str) -> Path:
         raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
                         "path with /")
     return paths.runs_folder() / folder
-
-
-def batch_job(env: Mapping[str, str]) -> SlurmJob | None:
-    """The Slurm job, if gpu-panel's batch script has started these ranks. Within an allocation of
-    a person's own, which may hold other things, there is none: it would not be the run's to end."""
-    number, count = env.get("GPU_PANEL_SLURM_JOB", ""), env.get("SLURM_RESTART_COUNT", "")
-    if not number.isdigit() or number != env.get("SLURM_JOB_ID"):
-        return None
-    return SlurmJob(int(number), state="RUNNING", restarts=int(count) if count.isdigit() else 0,
-                    nodes=env.get("SLURM_JOB_NODELIST"))
 
 
 # --- its spec, devices and place -----------------------------------------------------------------
