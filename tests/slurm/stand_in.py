@@ -1,5 +1,5 @@
-"""A person's own script that trains nothing, for jobs whose training is not the subject. It is ended
-as a script is that saves when it is interrupted; a file `dies` has it fail at once."""
+"""A person's own script that trains nothing, for jobs whose training is not the subject. It ends as
+a script does that saves when it is interrupted; a file `dies` has it fail at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 if Path("dies").exists():
     sys.exit("no data here")
-print("waits", flush=True)
+sys.stdout.write("waits\n")
+sys.stdout.flush()
 try:
     signal.pause()
 except KeyboardInterrupt:
-    print("saved")
+    sys.stdout.write("saved\n")

@@ -182,7 +182,7 @@ def test_ranks_that_fail_before_they_report(cluster, tmp_path):
     (tmp_path / "dies").touch()
     with endpoint(200) as there:
         private(config.path(), f'[[to]]\nkind = "json"\nurl = "{there.url}"\n')
-        run, job = submitted(*STOOD_IN)
+        run, _ = submitted(*STOOD_IN)
         state = wait_for(lambda: not (now := seen(run)).live and now)
         assert (state.state, state.reason) == (
             "failed", "rank 0: exited with 1")

@@ -28,6 +28,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, discard, reopen_run, settle
 from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.catalog import BUILTIN
+from gpu_engine.spec.host_names import SLURM
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import BatchSpec, RunSpec, TaskSpec
 from gpu_engine.spec.write import to_toml
@@ -47,6 +48,8 @@ class Prepared:
     """The part of each host, if the run is on hosts."""
     wants: Wants | None = None
     """By what its host was chosen, if it was: another one may start it."""
+    on_slurm: bool = False
+    """Whether it is to be submitted as a job of Slurm."""
 
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
@@ -67,6 +70,12 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
+    if is_for_slurm(spec):
+        from gpu_engine.slurm import submit
+
+        plan = submit.prepare(spec, base)
+        return Prepared(spec, Inventory((), plan.source), _warned(plan, notifier.doubt()),
+                        on_slurm=True)
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
@@ -116,6 +125,15 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     return Prepared(spec, inventory, _warned(
         resolved, inventory.problem if narrowed else None, none_free, too_many,
         *warnings, logind.here(), notifier.doubt()))
+
+
+def is_for_slurm(spec: RunSpec) -> bool:
+    """Whether the run is for Slurm, and for no host that is called so. Raises UserError."""
+    if SLURM not in str(spec.devices.hosts):
+        return False
+    from gpu_engine.slurm import submit
+
+    return submit.is_meant(spec)
 
 
 def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,
@@ -177,6 +195,13 @@ def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True, tags: Sequ
     """Make the run folder and start its supervisor, with `attempt` as the first. `tell`: whether
     those in notify.toml are told of it. `tags`: what it is tagged with from the start. Raises
     UserError where that can't be, as on a disk that is full."""
+    if prepared.on_slurm:
+        from gpu_engine.slurm import submit
+
+        run, _ = submit.submit(prepared.spec, prepared.plan, tags=tags)
+        if tell:
+            notifier.start(run)
+        return run
     disk_room.require(paths.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
@@ -304,6 +329,8 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
 def discover_for(spec: RunSpec) -> Inventory:
     """The devices that `spec` chooses from: CPU slots where it names them, although the
     machine has GPUs; for one of several machines, those that it may have. Raises UserError."""
+    if is_for_slurm(spec):  # it chooses them
+        return Inventory((), "nvml")
     if chooses_host(spec):
         from gpu_engine.remote.run import freest
 

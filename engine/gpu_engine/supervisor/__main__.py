@@ -16,8 +16,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_engine.supervisor.children import STOPS, become_subreaper, kill_tree
+
+if TYPE_CHECKING:
+    from gpu_engine.runs.folder import Run
+    from gpu_engine.supervisor.supervise import Beside
 
 _DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
          signal.SIGUSR2)
@@ -29,15 +34,15 @@ def main(folder: Path, lock: int) -> int:
     return _supervise(folder, lock) if _guarded(lock) else 0
 
 
-def in_foreground(folder: Path, lock: int) -> None:
+def in_foreground(run: Run, lock: int, beside: Beside | None = None) -> None:
     """The same, and return in the guard alone, once all has ended. Raises nothing: how the run
-    ended is in its folder."""
+    ended is in its folder. `beside`: as for `Supervisor`."""
     if _guarded(lock, hand_on=True):
         # Not back into the frames of who called: those are the guard's.
-        os._exit(_supervise(folder, lock))
+        os._exit(_supervise(run.path, lock, run.node, beside))
 
 
-def _supervise(folder: Path, lock: int) -> int:
+def _supervise(folder: Path, lock: int, node: int = 0, beside: Beside | None = None) -> int:
     os.set_inheritable(lock, False)  # a rank that kept the lock would look like a supervisor
     # Only the supervisor needs these, and not its guard.
     from gpu_engine.runs import waiting
@@ -48,14 +53,15 @@ def _supervise(folder: Path, lock: int) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr, force=True)
     umask = os.umask(0o077)  # for our files; the ranks get that of whoever launched
-    run, leases = Run(folder), None
+    run, leases = Run(folder, node), None
     try:
         if waiting.read(folder) is not None:
             from gpu_engine.queue.wait import Waiter
 
             if (leases := Waiter(run).take_turn()) is None:
                 return EXIT_CODES[run.state().state]
-        return EXIT_CODES[Supervisor(run, umask, Rungs.of(run)).supervise(leases).state]
+        return EXIT_CODES[Supervisor(
+            run, umask, None if node else Rungs.of(run), beside).supervise(leases).state]
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

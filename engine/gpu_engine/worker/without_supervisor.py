@@ -19,7 +19,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
