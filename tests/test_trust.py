@@ -68,7 +68,7 @@ WRITING = {
         code/store.py: touch in save, write_bytes in save
         devices/use_log.py: open in _append
         launching/fit.py: write_json in remember
-        queue/serve.py: open in _start_sweep
+        queue/serve.py: open in start_sweep
         remote/there/runs.py: open in _alone
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter

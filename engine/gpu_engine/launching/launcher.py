@@ -73,7 +73,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     if is_for_slurm(spec):
         from gpu_engine.slurm import submit
 
-        plan = submit.prepare(spec, base)
+        plan = submit.prepare(spec, base, cwd)
         return Prepared(spec, Inventory((), plan.source), _warned(plan, notifier.doubt()),
                         on_slurm=True)
     if spec.devices.hosts is not None:

@@ -97,7 +97,7 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     the run that it waits for, which may still write the files that it names. Raises SpecError with
     everything that waiting would not cure."""
     if is_for_slurm(spec):
-        return on_slurm.prepare(spec, base)
+        return on_slurm.prepare(spec, base, cwd)
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)

@@ -171,7 +171,7 @@ def judge(recorded: State, job: Job, stop: bool) -> State:
         if recorded.state != "stopped" or job.over:
             return recorded
         then = "ends" if stop else "goes back to the queue"
-        return _live(recorded, "stopping", f"the ranks have saved; Slurm job {job.id} {then}")
+        return _live(recorded, "stopping", f"the ranks have ended; Slurm job {job.id} {then}")
     if job.over:
         return _over(recorded, job, stop)
     if stop:

@@ -35,6 +35,8 @@ _COMING = 120.0
 """Seconds within which all nodes of a job begin: they import the same files from one disk."""
 _LOOK = 2.0
 """Seconds between two looks at other nodes."""
+_GONE = 10.0
+"""Seconds for which another node's lock is free, and its state no end, before it is lost."""
 _PORTS = 20_000
 _READY = "ready.json"
 
@@ -136,6 +138,13 @@ def _signed(folder: Path, job: Job) -> str | None:
     return None
 
 
+def _name(run: Run) -> str:
+    """The name of this node, as it has signed."""
+    folder = run.own if run.node else run.path / NODES
+    said = json_inside(folder, _READY)
+    return clean(str(said.get("name")), 64) if isinstance(said, dict) else f"node {run.node}"
+
+
 def _until(signed: Callable[[], str | None], who: str) -> str:
     """What `signed` returns once it does. Raises UserError."""
     end = time.monotonic() + _COMING
@@ -163,18 +172,24 @@ class Beside:
         self._due = time.monotonic() + _LOOK
         for other in self._others:
             state = other.recorded()
-            if state is not None and (state.state == "failed" or any(
-                    a.number >= attempt and a.outcome == "failed" for a in state.attempts)):
-                return Cause(state.reason or "it has failed", host=f"node {other.node}")
+            failed = None if state is None else next(
+                (a for a in state.attempts if a.number >= attempt and a.outcome == "failed"), None)
+            if state is not None and (failed is not None or state.state == "failed"):
+                why = (failed and failed.reason) or state.reason or "it has failed"
+                cause = state.cause or Cause(why)
+                return replace(cause, host=cause.host or _name(other))
         return None
 
 
 def await_ends(runs: Sequence[Run], seconds: float) -> list[State]:
-    """The states of these nodes that have ended, once all have; those that have within `seconds`.
-    """
-    end = time.monotonic() + seconds
+    """The states of these nodes that have ended, once all have; those that have within `seconds`,
+    or until the supervisors of the others are seen to be gone."""
+    end, seen = time.monotonic() + seconds, time.monotonic()
     while True:
         states = [state for run in runs if (state := run.recorded()) and state.state in FINAL]
-        if len(states) == len(runs) or time.monotonic() >= end:
+        if sum(run.supervised() for run in runs) + len(states) >= len(runs):
+            seen = time.monotonic()
+        # Not at once: what another node writes may take a while to be seen here.
+        if len(states) == len(runs) or time.monotonic() >= min(end, seen + _GONE):
             return states
         time.sleep(0.2)

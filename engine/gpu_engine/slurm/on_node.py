@@ -14,6 +14,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpu_engine.runs import attempts
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.state import FINAL, Cause
+from gpu_engine.runs.state import FINAL, AttemptRecord, Cause, State
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
 from gpu_engine.slurm.nodes import Beside, Here, await_ends, call, gather, join, spec_of
@@ -74,15 +75,18 @@ def main(name: str, sets: Sequence[str]) -> int:
     # which it would end; we hand it on as run.stop_signal. One that asks for it still gets it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     sys.stdout.flush()
-    in_foreground(run, lock, Beside(run, here) if here.nodes > 1 else None)
-    return _end(run, job, here)
+    asked = in_foreground(run, lock, Beside(run, here) if here.nodes > 1 else None)
+    return _end(run, job, here, asked)
 
 
-def _end(run: Run, job: jobs.Job, here: Here) -> int:
-    """What is done once this node's supervisor has ended. Returns the exit status."""
+def _end(run: Run, job: jobs.Job, here: Here, asked: bool) -> int:
+    """What is done once this node's supervisor has ended. `asked`: by a signal of Slurm, and not
+    as its time was up or another run was better. Returns the exit status."""
     state = run.recorded()
-    if state is None or state.state not in FINAL:  # it was killed, and its guard is this process
+    if state is None:
         return 1
+    if state.state not in FINAL:  # it was killed, and its guard is this process
+        state = _failed(run, state, f"the supervisor on {here.name} was killed")
     grace = 2 * run.require_plan().spec.run.grace + 60
     if here.node:
         # The exit status of a failure has srun end the other nodes: not before they know of it.
@@ -93,10 +97,8 @@ def _end(run: Run, job: jobs.Job, here: Here) -> int:
     ended = await_ends(others, grace)
     failed = next((s for s in ended if s.state == "failed"), None)
     if state.state != "failed" and (failed is not None or len(ended) < len(others)):
-        reason = (failed and failed.reason) or "a node of the job was lost"
-        state = replace(state, state="failed", exit_code=1, reason=reason, cause=Cause(reason))
-        run.write_state(state)
-    if state.state == "stopped" and not jobs.asked_to_stop(run.path) and _runs(job.id):
+        state = _failed(run, state, (failed and failed.reason) or "a node of the job was lost")
+    if state.state == "stopped" and asked and not jobs.asked_to_stop(run.path) and _runs(job.id):
         sys.stdout.write(f"stopped and saved: job {job.id} goes back to the queue\n")
         sys.stdout.flush()
         # The last that this process does: Slurm ends what is left of the job.
@@ -104,6 +106,16 @@ def _end(run: Run, job: jobs.Job, here: Here) -> int:
         return 0
     # 75: not finished (sysexits.h), so that no job that waits for the end of this one takes it so.
     return {"completed": 0, "stopped": os.EX_TEMPFAIL}.get(state.state, 1)
+
+
+def _failed(run: Run, state: State, why: str) -> State:
+    """Note that the run has failed, though its supervisor has not said so."""
+    *before, last = state.attempts or (AttemptRecord(state.attempt, time.time()),)
+    last = replace(last, ended=last.ended or time.time(), outcome="failed", reason=why)
+    state = replace(state, state="failed", ended=state.ended or time.time(), exit_code=1,
+                    reason=why, cause=Cause(why), attempts=(*before, last))
+    run.write_state(state)
+    return state
 
 
 def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> int:

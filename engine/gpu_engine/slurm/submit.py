@@ -54,15 +54,16 @@ def _a_host() -> bool:
         SLURM in words[1:] for words in map(str.split, lines) if words[:1] in (["Host"], ["host"]))
 
 
-def prepare(spec: RunSpec, base: tuple[str, RunSpec] | None = None) -> LaunchPlan:
-    """The plan of a run for Slurm, made without asking it. Which devices the ranks get is known
-    when they start. Raises SpecError."""
+def prepare(spec: RunSpec, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None
+            ) -> LaunchPlan:
+    """The plan of a run for Slurm in `cwd` (None: this process's folder), made without asking it.
+    Which devices the ranks get is known when they start. Raises SpecError."""
     job, checked = script.asked_of(spec), script.placed(spec)
-    taken = choose.of_spec(spec)
+    taken = choose.of_spec(spec, cwd)
     none_here = Inventory((), "cpu" if script.on_cpu(spec) else "nvml")
-    if problems := preflight.lasting(checked.spec, none_here, interpreter=taken):
+    if problems := preflight.lasting(checked.spec, none_here, cwd, taken):
         raise SpecError(problems)
-    plan = resolve(checked, python=choose.for_nodes(spec.run.python), base=base)
+    plan = resolve(checked, python=choose.for_nodes(spec.run.python, cwd), base=base)
     kind = "CPU slot" if script.on_cpu(spec) else "GPU"
     told = [units.counted(job.nodes, "node"), f"{units.counted(job.per_node, kind)} each"] \
         if job.nodes > 1 else [units.counted(job.per_node, kind)]
@@ -120,7 +121,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         asked = known.request
         options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
         spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
-    plan = prepare(spec)
+    plan = prepare(spec, cwd=Path(run.cwd()))
     place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(paths.home()))
     stopped = jobs.asked_to_stop(run.path)
     there = None

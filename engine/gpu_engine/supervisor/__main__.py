@@ -34,12 +34,14 @@ def main(folder: Path, lock: int) -> int:
     return _supervise(folder, lock) if _guarded(lock) else 0
 
 
-def in_foreground(run: Run, lock: int, beside: Beside | None = None) -> None:
-    """The same, and return in the guard alone, once all has ended. Raises nothing: how the run
-    ended is in its folder. `beside`: as for `Supervisor`."""
-    if _guarded(lock, hand_on=True):
+def in_foreground(run: Run, lock: int, beside: Beside | None = None) -> bool:
+    """The same, and return in the guard alone, once all has ended: whether a signal had asked it to
+    end. How the run ended is in its folder. `beside`: as for `Supervisor`. Raises nothing."""
+    handed_on = list[int]()
+    if _guarded(lock, handed_on):
         # Not back into the frames of who called: those are the guard's.
         os._exit(_supervise(run.path, lock, run.node, beside))
+    return bool(handed_on)
 
 
 def _supervise(folder: Path, lock: int, node: int = 0, beside: Beside | None = None) -> int:
@@ -67,11 +69,11 @@ def _supervise(folder: Path, lock: int, node: int = 0, beside: Beside | None = N
         return 1
 
 
-def _guarded(lock: int, *, hand_on: bool = False) -> bool:
+def _guarded(lock: int, handed_on: list[int] | None = None) -> bool:
     """Fork, before any thread is started. Returns True in the child, which is the supervisor and
     alone keeps the lock, and False in the parent, the guard, once the supervisor and everything
-    below it have ended. If fork fails, returns True without a guard. `hand_on`: signals that ask a
-    run to end reach the supervisor through the guard."""
+    below it have ended. If fork fails, returns True without a guard. `handed_on`: signals that
+    ask a run to end reach the supervisor through the guard, which notes them there."""
     # One that comes while we fork would end us before anybody could hear it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
@@ -81,14 +83,20 @@ def _guarded(lock: int, *, hand_on: bool = False) -> bool:
     if not pid:
         if pid == 0:
             os.setsid()
-        if not hand_on:  # else they wait until the supervisor takes them up
+        if handed_on is None:  # else they wait until the supervisor takes them up
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return True
     os.close(lock)  # if the guard held it too, a dead run would look alive
     become_subreaper()
+
+    def hand_on(number: int, _: object) -> None:
+        if handed_on is not None:
+            handed_on.append(number)
+        os.kill(pid, number)
+
     for number in _DEAF:
-        signal.signal(number, (lambda sent, _: os.kill(pid, sent))
-                      if hand_on and number in STOPS else signal.SIG_IGN)
+        signal.signal(number, hand_on if handed_on is not None and number in STOPS
+                      else signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         while os.waitpid(-1, 0)[0] != pid:
