@@ -186,7 +186,7 @@ def main():
         if step % args.print_every == 0:
             dist.all_reduce(loss)
             if rank == 0:
-                print(f"step {step}: loss {loss / world:.7g}, gradients {norm:.5g}", flush=True)  # noqa: T201
+                print(f"step {step}: loss {loss / world:.7g}, gradients {norm:.7g}", flush=True)  # noqa: T201
         stop = torch.tensor(len(asked))
         dist.all_reduce(stop)
         if args.save and (stop or step == args.steps or step % args.save_every == 0):
