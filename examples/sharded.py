@@ -15,7 +15,6 @@ import argparse
 import os
 import shutil
 import signal
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -90,9 +89,8 @@ def sharded_model(args, device):
     """The model with its first weights, of which each rank has a part."""
     with torch.device("meta"):  # shapes only: as a whole it would not fit
         model = GPT(args.layers, args.width, args.heads, args.context)
-    # Weights stay float32, and so do sums over ranks; bfloat16 is what is computed with.
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) \
-        if args.amp == "bf16" else MixedPrecisionPolicy()
+    # bfloat16 is what is computed with. Weights stay float32, and so do sums over ranks.
+    policy = MixedPrecisionPolicy(torch.bfloat16 if args.amp == "bf16" else None, torch.float32)
     mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
     # Gathered and given up at once is what is wrapped: each block, and at last what none has.
     for part in (*model.blocks, model):
@@ -133,8 +131,10 @@ def load(folder, model, optimizer):
         mark.write_text(told[0])
         told[1] = max(finished(folder), default=None)
     dist.broadcast_object_list(told)
-    if not mark.exists() or mark.read_text() != told[0]:
-        sys.exit(f"--save {folder}: another one than rank 0's; machines have to share it")
+    seen = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, mark.exists() and mark.read_text())
+    if set(seen) != {told[0]}:
+        raise SystemExit(f"--save {folder}: not the same one on all machines; have them share it")
     if told[1] is None:
         return 0
     weights, moments = get_state_dict(model, optimizer)
@@ -158,7 +158,7 @@ def main():
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", **alone)
     rank, world = dist.get_rank(), dist.get_world_size()
     if args.batch % (world * args.accumulate):
-        sys.exit(f"--batch {args.batch} can't be divided by {world} ranks x {args.accumulate}")
+        raise SystemExit(f"--batch {args.batch} does not divide by {world} x {args.accumulate}")
     files = [args.text] if args.text else sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = torch.frombuffer(bytearray(b"".join(f.read_bytes() for f in files)), dtype=torch.uint8)
     model = sharded_model(args, device)

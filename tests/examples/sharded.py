@@ -94,17 +94,22 @@ def by_hand(text: Path, steps: int, dtype: torch.dtype = torch.float32
 
 
 def train(world: int, log: Path, *more: str) -> tuple[list[float], list[float]]:
-    """Ranks of the script, by themselves as below torchrun: what rank 0 printed as `by_hand`
-    returns it. Fails if a rank fails."""
+    """Ranks of the script: what they printed, as `by_hand` returns it."""
+    return printed("".join(run(world, log, SCRIPT, *more)))
+
+
+def run(world: int, log: Path, script: Path, *more: str) -> list[str]:
+    """What ranks print that are started as torchrun does; one rank is started by hand. Fails if a
+    rank fails."""
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     logs = [log.with_name(f"{log.name}-{rank}") for rank in range(world)]
-    forked = [zygote().start([str(SCRIPT), *TINY, *more], dict(os.environ) | (
+    forked = [zygote().start([str(script), *TINY, *more], dict(os.environ) | (
         meet | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {}), logs[rank],
         FORKED) for rank in range(world)]
     codes = [rank.wait() for rank in forked]
-    said = "\n".join(file.read_text() for file in logs)
+    said = [file.read_text() for file in logs]
     assert codes == [0] * world, said
-    return printed(said)
+    return said
 
 
 def printed(log: str) -> tuple[list[float], list[float]]:

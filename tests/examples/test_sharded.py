@@ -1,5 +1,5 @@
-"""The example of a model that is divided among ranks: it computes what one process does, and goes on
-from what it has saved on any number of ranks."""
+"""The example of a model that is divided among ranks: it computes what one process does, and goes
+on from what it has saved on any number of ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ..conftest import wait_for
 from ..observe.kit import PYTHON, Ran
 from ..remote.run.kit import losses_so_far
 from . import sharded
-from .sharded import EXACT, SCRIPT, TINY, by_hand, train, write_text
+from .sharded import EXACT, LAYERS, SCRIPT, TINY, by_hand, train, write_text
 
 STEPS = 9
+HELD = Path(__file__).with_name("held.py")
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,7 @@ def text(tmp_path_factory) -> Path:
 def saved(text: Path, tmp_path_factory) -> Path:
     """A folder in which two ranks have saved at steps 3, 6 and 9."""
     folder = tmp_path_factory.mktemp("saved")
-    found = train(2, folder / "log", *words(text, folder, STEPS), "--save-every", "3",
-                  "--accumulate", "2")
-    assert_as_by_hand(found, text, STEPS)
-    assert names(folder) == ["step-00000006", "step-00000009"], "the two newest are kept"
+    train(2, folder / "log", *words(text, folder, STEPS), "--save-every", "3", "--accumulate", "2")
     return folder
 
 
@@ -52,9 +50,13 @@ def assert_as_by_hand(found: tuple[list[float], list[float]], text: Path, steps:
 
 @pytest.mark.parametrize("world", [1, 4])
 def test_any_number_of_ranks_trains_as_one_process_with_whole_batches(tmp_path, text, world):
-    """As two ranks that accumulate do: see `saved`."""
     found = train(world, tmp_path / "log", "--text", str(text), "--steps", str(STEPS))
     assert_as_by_hand(found, text, STEPS)
+
+
+def test_two_ranks_that_accumulate_do_too_and_keep_the_two_newest_checkpoints(saved, text):
+    assert_as_by_hand(sharded.printed((saved / "log-0").read_text()), text, STEPS)
+    assert names(saved) == ["step-00000006", "step-00000009"]
 
 
 @pytest.mark.parametrize("world", [1, 4])
@@ -65,6 +67,15 @@ def test_another_number_of_ranks_goes_on_as_if_nothing_had_ended(tmp_path, text,
     found = train(world, tmp_path / "log", *words(text, folder, STEPS))
     assert_as_by_hand(found, text, STEPS, after=6)
     assert (folder / "step-00000009/.metadata").exists()
+
+
+def test_a_rank_holds_its_part_and_a_block_is_gathered_and_computed_again_by_itself(tmp_path):
+    held = [list(map(int, said.split())) for said in sharded.run(2, tmp_path / "log", HELD)]
+    whole = held[0][2]
+    assert sum(weights for weights, *_ in held) == whole
+    for weights, gradients, _, modules, computed in held:
+        assert weights == gradients == pytest.approx(whole / 2, rel=0.02)
+        assert (modules, computed) == (LAYERS + 1, 2 * LAYERS)
 
 
 def test_bfloat16_computes_with_half_the_digits(tmp_path, text):
