@@ -57,7 +57,7 @@ class Block(nn.Module):
 
     def forward(self, h):
         # Only a block's input is kept, and backward computes the rest again: a third more work, but
-        # activations of long contexts take more than weights. FSDP has gathered those by then.
+        # activations may take more than weights. (FSDP, around this, has gathered those by then.)
         return checkpoint(self.compute, h, use_reentrant=False)
 
     def compute(self, h):
@@ -92,7 +92,7 @@ def sharded_model(args, device):
     # bfloat16 is what is computed with. Weights stay float32, and so do sums over ranks.
     policy = MixedPrecisionPolicy(torch.bfloat16 if args.amp == "bf16" else None, torch.float32)
     mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
-    # Gathered and given up at once is what is wrapped: each block, and at last what none has.
+    # What is wrapped is gathered and given up as one: each block, and at last what is in none.
     for part in (*model.blocks, model):
         fully_shard(part, mesh=mesh, mp_policy=policy)
     model.to_empty(device=device)
@@ -172,14 +172,14 @@ def main():
         begins = torch.randint(len(text) - args.context, (args.batch, 1), generator=draws)
         batch = text[begins + torch.arange(args.context + 1)].long()
         loss = torch.zeros((), device=device)
-        # Gradients are divided after each pass, as until the last a rank would hold all of them.
+        # Each pass divides its gradients at once: kept until the last pass, they might not fit.
         for part in batch[rank::world].chunk(args.accumulate):
             part = part.to(device)
             logits = model(part[:, :-1]).float().flatten(0, 1)
             mean = F.cross_entropy(logits, part[:, 1:].flatten()) / args.accumulate
             mean.backward()
             loss += mean.detach()
-        # FSDP has averaged them over the ranks; as those have equally many windows, over the batch.
+        # FSDP has averaged them over the ranks, which have equally many windows: over the batch.
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
         optimizer.step()
         optimizer.zero_grad()

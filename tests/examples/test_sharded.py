@@ -88,7 +88,8 @@ def test_bfloat16_computes_with_half_the_digits(tmp_path, text):
 
 def test_a_stop_saves_and_a_resume_goes_on_with_another_number_of_devices(home, text):
     """Each rank's loss is recorded once a step, and nothing that is not so is told of the run."""
-    command = [PYTHON, str(SCRIPT), *TINY, *words(text, "{run.dir}/saved", "{steps}")]
+    command = [PYTHON, str(SCRIPT), *TINY, *words(text, "{run.dir}/saved", "{steps}"),
+               "--accumulate", "2"]
     done = called("run", "--detach", "--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set",
                   "train.steps=1000000", "--", *command)
     assert done.returncode == 0, done.stderr
