@@ -37,11 +37,14 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import paths
     from gpu_engine.interpreters import choose
+    from gpu_engine.plan import without_effect
     from gpu_engine.slurm.script import Place, batch_script, job_of
 
     asked = [f"partition={partition}"] if partition is not None else []
     asked += [f"time={limit}"] if limit is not None else []
     job = job_of(choice.spec, nodes, gpus, [*asked, *options])
+    for warning in without_effect.told(choice.spec, without_effect.SLURM):
+        echo(f"warning: {warning}", err=True)
     if submit:
         if output is not None:
             raise UserError("--output writes the script and --submit submits it: leave one out")
