@@ -73,10 +73,10 @@ def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None =
     if layout.nodes > 1:
         many = resolved.world_size if said.in_all else resolved.local_world_size
         if ranks is not None and ranks[1] != many:  # each host's ranks are known by their numbers
-            where = "on all machines" if said.in_all else f"on node {layout.node}"
+            where = "in all" if said.in_all else f"on node {layout.node}"
             raise SpecError([Problem(
                 "task.command", ranks[0], f"starts {units.counted(ranks[1], 'rank')}, and the run "
-                f"has {units.counted(many, 'device')} {where}: a device is a rank")])
+                f"has {units.counted(many, 'device')} {where}: give as many devices as ranks")])
     elif ranks is not None and ranks[1] != many and not cpu:
         warnings.append(f"your command starts {units.counted(ranks[1], 'rank')} ({ranks[0]}), "
                         f"and the run has {units.counted(many, 'GPU')}: for a GPU each, "
