@@ -3,15 +3,16 @@ docs/places.md."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from gpu_engine.devices.discover import cpu_slots
-from gpu_engine.plan.without_effect import BY_HAND, PLACES, SLURM, refused, told
+from gpu_engine.plan.without_effect import BY_HAND, NEEDS, PLACES, SLURM, refused, told
 from gpu_engine.spec import presets
-from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import known_keys
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.review import review
@@ -68,7 +69,8 @@ CELLS = [
      "and the run has 1 device on node 0: give as many devices as ranks"),
     (f"{OWN_HOSTS} accelerate launch --machine_rank {{node_rank}} --num_processes 1 t", "", 2,
      "starts 1 rank, and the run has 2 devices in all: give as many devices as ranks"),
-    (ANY, "run.stop_worse=true run.host_wait=9 train.restarts=1", 0, f"run.stop_worse has no effect {OUTSIDE}"),
+    (ANY, "run.stop_worse=true run.host_wait=9 train.restarts=1", 0,
+     f"run.stop_worse has no effect {OUTSIDE}"),
     (IN_SLURM, "train.restarts=3", 2, f"train.restarts = 3: has {JOB} it out"),
     (IN_SLURM, "train.hang_timeout=9", 2, JOB), (IN_SLURM, "run.metrics=auto", 2, JOB),
     (IN_SLURM, "run.halving=3", 2, JOB),
@@ -110,8 +112,8 @@ def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help
         == sorted(PLACES[BY_HAND].refused)
     assert "run.limit = 9.0: has no effect below torchrun, where nothing supervises the ranks: " \
         "leave it out, or start it by gpu-engine run\n" in said
-    status, said = by_hand("devices.ids=cpu:0", "run.log_mb=1", f"run.python={sys.executable}", "run.stop_worse=true",
-                           "train.steps=1")
+    status, said = by_hand("devices.ids=cpu:0", "run.log_mb=1", f"run.python={sys.executable}",
+                           "run.stop_worse=true", "train.steps=1")
     assert status == 0, said
     assert "warning: run.log_mb, run.stop_worse, run.python have no effect below torchrun, where " \
         "nothing supervises the ranks: leave them out, or start it by gpu-engine run\n" in said
@@ -127,9 +129,20 @@ def test_no_preset_of_ours_has_anything_without_effect(name, hosts):
         assert place is None or refused(spec, place) == []
 
 
-def test_every_key_in_the_table_is_one():
+def test_every_key_in_the_table_is_one_and_the_page_says_the_same_of_it():
+    """docs/places.md has a row for each feature, and a cell for each place."""
     named = {key for at in PLACES.values() for key in (*at.told, *at.refused)}
     assert named <= set(known_keys())
+    page = (Path(__file__).parents[1] / "docs/places.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()
+            if line.startswith("| ") and line.count("|") == 8]
+    assert len(rows) > 40
+    for feature, *cells in rows:
+        for key in set(re.findall(r"`([\w.]+)`", feature)) & named:
+            for place, cell in zip((SLURM, BY_HAND), cells[-2:], strict=True):
+                mark = "refused" if key in PLACES[place].refused else \
+                    "warning" if key in PLACES[place].told or key in NEEDS else "yes"
+                assert cell.startswith(mark), (feature, place)
 
 
 def test_the_panel_says_it_too(home):
@@ -143,6 +156,4 @@ def test_the_panel_says_it_too(home):
     draft.put("parallel.node_rank", "1")
     draft.put("parallel.mode", "single")
     draft.put("run.sync", "none")
-    data = draft.data
-    apply_sets(data, [])
-    assert review(data, cpu_slots(), draft.base).plan.warnings == ()
+    assert review(draft.data, cpu_slots(), draft.base).plan.warnings == ()
