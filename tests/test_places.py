@@ -95,6 +95,12 @@ def test_it_is_said_where_it_is_typed(line, sets, status, says, home, tmp_path, 
     assert status or said.count("no effect") == bool(says), said
 
 
+def test_a_port_that_is_taken_at_the_start_is_told_to_a_command(home, tmp_path):
+    done = called("run", "--quiet", "--devices", "cpu:0", "--", "sh", "-c", "echo port $0 of $1",
+                  "{master_port}", "{master_addr}")
+    assert re.search(r"^port [1-9]\d{3,4} of 127\.0\.0\.1$", done.stdout, re.MULTILINE), done
+
+
 def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help_is_told(tmp_path):
     def by_hand(*sets: str) -> tuple[int, str]:
         log = tmp_path / "log"

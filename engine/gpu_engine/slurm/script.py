@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan import without_effect
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.build import arguments
 from gpu_engine.plan.check import Checked, check
@@ -135,7 +134,6 @@ def placed(spec: RunSpec, job: Request) -> Checked:
     if job.nodes > 1 and not mode.process_a_device:
         problems.append(Problem("parallel.mode", mode.name,
                                 f"is one process, and {job.nodes} nodes are asked for; take ddp"))
-    problems += without_effect.refused(spec, without_effect.SLURM)
     if problems:
         raise SpecError(problems)
     ids = ["cpu:0"] if _on_cpu(spec) else None
