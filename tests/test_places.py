@@ -60,6 +60,7 @@ CELLS = [
     (HOSTS, "parallel.node_devices=1,1 run.host_wait=9 train.restarts=1 parallel.timeout=9", 0,
      "parallel.node_devices has no effect with devices.hosts"),
     (f"{OWN_HOSTS} torchrun --nproc-per-node 1 t", "", 2, f"torchrun {ALONE}"),
+    (f"{OWN_HOSTS} torchrun t.py --node {{node_rank}}", "", 2, f"torchrun {ALONE}"),
     (f"{OWN_HOSTS} env X=1 accelerate launch t", "", 2, f"accelerate {ALONE}"),
     (f"{OWN_HOSTS} python -m torch.distributed.run t", "", 2, f"torch.distributed.run {ALONE}"),
     (f"{OWN_HOSTS} sh t", "", 2, f"sh {ALONE.replace('leave it out', 'name what it starts')}"),

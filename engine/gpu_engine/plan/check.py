@@ -3,6 +3,7 @@ does not fit. Pure."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -157,7 +158,9 @@ def _check_launcher(spec: RunSpec, nodes: int) -> list[Problem]:
     them of each other: each would train alone."""
     command = spec.task.command or ()
     name = own_command.launcher(command)
-    if nodes < 2 or name is None or "node_rank" in own_command.used(command):
+    # What stands behind the script is told to the script, and not to its launcher.
+    told = tuple(itertools.takewhile(lambda word: not word.endswith(".py"), command))
+    if nodes < 2 or name is None or "node_rank" in own_command.used(told):
         return []
     instead = "name what it starts" if own_command.in_shell(command) else "leave it out"
     return [Problem("task.command", None,
