@@ -67,7 +67,7 @@ def supervisors(run: Run, node: str) -> list[int]:
                 where = (path / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"gpu_engine.slurm.on_node" in words and str(run.path).encode() in words \
+            if b"gpu_engine.on_node" in words and str(run.path).encode() in words \
                     and b"python" in words[0] and f"SLURMD_NODENAME={node}".encode() in where:
                 found.append(int(path.name))
     return sorted(found)

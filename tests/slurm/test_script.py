@@ -107,7 +107,7 @@ def test_the_line_knows_its_run_and_its_job(cluster):
     assert (done.returncode, done.stderr) == (0, "")
     assert cluster.argv() == [
         "--ntasks-per-node=1", "--kill-on-bad-exit=1", *submit.script.own_program(
-            "gpu_engine.slurm.on_node", "/h/runs/a b")]
+            "gpu_engine.on_node", "/h/runs/a b")]
     env = cluster.environment()
     assert (env["SRUN_CPUS_PER_TASK"], env["GPU_PANEL_SLURM_JOB"]) == ("3", "41007")
     assert cluster.run(cluster.script(), EXIT="75").returncode == 75
