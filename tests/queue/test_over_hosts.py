@@ -265,6 +265,18 @@ def test_one_that_is_stopped_while_it_waits_asks_nobody_any_more(machines, home)
     assert not parts.read(run.path)
 
 
+def test_a_run_waits_for_the_devices_that_it_names_on_a_host(machines, home):
+    """And not for others that are free there; a sweep's members do so one after another."""
+    with held(machines / "a", 1):
+        run = submit.submit(spec(*SHOW, count=None, hosts="a:2,1"), When())
+        wait_for(lambda: reason(run) == "waits for GPU 2, GPU 1 of a: a: GPU 1 is not free")
+    over(run)
+    assert state(run) == "completed", reason(run)
+    assert run.output(0).read_text().endswith(" 2,1\n")
+    with pytest.raises(SpecError, match="a:7.*there is no such device here; a has GPUs"):
+        submit.submit(spec(*SHOW, count=None, hosts="a:7"), When())
+
+
 def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(machines, home):
     with held(machines / "a", 0):
         run = launch(spec(*SHOW, hosts="@lab"))
@@ -279,7 +291,7 @@ def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(
 
 
 @pytest.mark.parametrize(("devices", "more", "why"), [
-    ({"hosts": ["a:0,1"]}, {}, "the queue chooses one of several machines"),
+    ({"hosts": ["a:0", "b:0"]}, {}, "the queue takes devices of one machine"),
     ({"hosts": ["any"]}, {"parallel": {"mode": "ddp"}}, "say how many devices"),
     ({"hosts": ["any"], "pick": 1}, {"run": {"stop_worse": True}}, "compares with runs"),
     ({"hosts": ["@nobody"], "pick": 1}, {}, "no host in .*hosts.toml is of that group"),
