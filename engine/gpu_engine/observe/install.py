@@ -61,7 +61,7 @@ def install(*, direct: bool) -> None:
                 append(events_path(observer.run, identity.identify().rank), schema.Warning(text))
         return
     os.register_at_fork(after_in_child=lambda: wrap.quietly(observer.in_child))
-    atexit.register(lambda: wrap.quietly(observer.finish))
+    atexit.register(exit_hooks.ends, observer)
     wrap.quietly(loggers.wrap_all, observer)
     wrap.quietly(_watch_loaders_and_saves)
     wrap.quietly(_find, direct)

@@ -390,6 +390,8 @@ class Observer:
                                  rec.step_now, round(time.monotonic() - self._began, 3),
                                  exit=status))
         rec.give_up()
+        # They hold the script's globals: files in them would not be closed, nor written to the end.
+        self._error, self._unsaved = None, (None, "")
 
 
 def _number(lr: Any) -> float | None:
