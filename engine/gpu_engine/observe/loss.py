@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
 
 from ..worker.rank.pinned import Ring
 from ..worker.rank.torch_private import made_at
@@ -136,7 +137,7 @@ class Losses:
         self.parts[i] = part._replace(share=part.share * share) if isinstance(part, Coming) \
             else 0.0 if not share else part and part * share
 
-    def _stands_for(self, loss: Any) -> None:
+    def _stands_for(self, loss: Node | None) -> None:
         """Leave out the losses whose sum is that of the node `loss`: one worked out in chunks calls
         `backward()` on each, and returns their sum by an autograd function, for the one call that
         the script makes. That function was given what existed before the chunks."""
@@ -147,7 +148,7 @@ class Losses:
             node = nodes.pop()
             if isinstance(node, FunctionCtx):
                 oldest = min([oldest, *(made_at(of) for of, _ in node.next_functions if of)])
-            elif type(node).__name__ in _ARITHMETIC:
+            elif node is not None and type(node).__name__ in _ARITHMETIC:
                 # The script divides it by its batches, or adds to it.
                 nodes += [of for of, _ in node.next_functions]
         if oldest < math.inf:

@@ -180,7 +180,7 @@ def exit_at_once(status: int) -> NoReturn:
 def write_files() -> None:
     """Write what files hold that nobody has closed, as Python does when it ends."""
     gc.unfreeze()
-    kinds = [io.IOBase.__base__]
+    kinds: list[Any] = [io.IOBase.__base__]
     for kind in kinds:
         kinds += kind.__subclasses__()
     objects = gc.get_objects()
