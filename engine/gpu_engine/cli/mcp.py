@@ -115,7 +115,8 @@ class Rights:
             wanted = [_devices(s) for s in [*(p.spec for p in plans if p is not None), *specs]]
             many = len(set().union(*(ids for ids, _ in wanted))) + sum(n for _, n in wanted)
             if many > self.devices:
-                raise UserError(f"your live and waiting runs would have {many} devices; "
+                raise UserError(f"your live and waiting runs would have "
+                                f"{units.counted(many, 'device')}; "
                                 f"{self.devices} are allowed", "--max-devices", self.devices,
                                 "wait until one has ended, or name devices that your runs have")
         return self.limited(specs)
@@ -154,13 +155,18 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 # --- the tools -----------------------------------------------------------------------------------
 
 def _of_devices(found: Any) -> str:
+    def counted(machine: Any, many: int, word: str = "free") -> str:
+        return f"{many} of {units.counted(len(machine['devices']), 'device')} {word}"
+
+    def free(machine: Any) -> list[str]:
+        return [d["id"] for d in machine["devices"] if d["state"] == "free"]
+
     if isinstance(found, list):  # with hosts: one row for each machine
         return "; ".join(f"{m['host']}: " + (
-            f"{m['free']} of {units.counted(len(m['devices']), 'device')} free"
+            counted(m, m["free"], "free" if m["free"] == len(free(m)) else "usable")
             if m["state"] == "seen" else m["reason"] or "it has not answered") for m in found)
-    free = [d["id"] for d in found["devices"] if d["state"] == "free"]
-    return f"{len(free)} of {units.counted(len(found['devices']), 'device')} free" + (
-        f": {', '.join(free)}" if free else "")
+    ids = free(found)
+    return counted(found, len(ids)) + (f": {', '.join(ids)}" if ids else "")
 
 
 def _of_plan(found: Any) -> str:

@@ -109,8 +109,8 @@ def show(run: str, as_json: bool) -> None:
             echo(f"  eval {clean(name)} {units.loss(value)}")
         for name, value in list(view.metrics.items())[-_METRICS:]:
             echo(f"  {clean(name)} {units.loss(value)}")
-        if len(view.metrics) > _METRICS:
-            echo(f"  … {len(view.metrics) - _METRICS:,} values under other names (--json has all)")
+        if (more := len(view.metrics) - _METRICS) > 0:
+            echo(f"  … {units.counted(more, 'value')} under other names (--json has all)")
         if view.checkpoint:
             echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
