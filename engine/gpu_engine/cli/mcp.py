@@ -103,16 +103,17 @@ class Rights:
     def checked(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """`limited`, for runs that are to be started now, while `_alone`. Raises UserError where
         they are too many."""
+        from gpu_engine.launching import lookup
         from gpu_engine.runs.folder import each_run
 
+        lookup.ask_all()
         own = [run for run in each_run() if self.owns(run) and run.state().live]
         if self.runs is not None and len(own) + len(specs) > self.runs:
             raise UserError(f"{len(own)} of your runs are live or wait, and with {len(specs)} more "
                             f"they would be over {self.runs}", "--max-runs", self.runs,
                             "wait until one has ended, or stop one")
         if self.devices is not None:
-            plans = [run.plan() for run in own]
-            wanted = [_devices(s) for s in [*(p.spec for p in plans if p is not None), *specs]]
+            wanted = [*map(_devices_of, own), *map(_devices, specs)]
             many = len(set().union(*(ids for ids, _ in wanted))) + sum(n for _, n in wanted)
             if many > self.devices:
                 raise UserError(f"your live and waiting runs would have "
@@ -141,15 +142,31 @@ def _alone() -> Iterator[None]:
 
 
 def _devices(spec: RunSpec) -> tuple[set[str], int]:
-    """The devices that a spec names, and of how many others it takes any. Raises UserError where
-    that is not known before."""
-    from gpu_engine.plan.check import counted, names_none
+    """The devices that a spec names, as "host:id", and of how many others it takes any. Raises
+    UserError where that is not known before."""
+    from gpu_engine.plan.check import counted
+    from gpu_engine.spec.host_names import HostDevices, parse_all
 
-    devices = (spec := counted(spec)).devices
-    if names_none(spec) or devices.hosts is not None:
+    devices = counted(spec).devices
+    if devices.pick is not None:
+        return set(), devices.pick
+    entries = parse_all(devices.hosts) if devices.hosts else (
+        HostDevices("local", tuple(devices.ids or ())),)
+    if any(not entry.ids for entry in entries):
         raise UserError("how many devices it would take is not known: say it", "devices",
                         devices.hosts, "devices.pick=1")
-    return set(devices.ids or ()), 0 if devices.ids else devices.pick or 1
+    return {f"{entry.host}:{name}" for entry in entries for name in entry.ids}, 0
+
+
+def _devices_of(run: Run) -> tuple[set[str], int]:
+    """The same of a run that was started or waits."""
+    from gpu_engine.runs import waiting
+
+    if (plan := run.plan()) is None:
+        return set(), 0
+    if waiting.read(run.path) is not None:
+        return _devices(plan.spec)
+    return {f"{r.host or 'local'}:{d.id}" for r in plan.ranks for d in r.devices}, 0
 
 
 # --- the tools -----------------------------------------------------------------------------------
@@ -172,7 +189,8 @@ def _of_devices(found: Any) -> str:
 def _of_plan(found: Any) -> str:
     if isinstance(found, list):
         return f"{units.counted(len(found), 'run')} would be submitted"
-    where = ", ".join(d["label"] for r in found["ranks"] for d in r["devices"])
+    where = ", ".join(d["label"] + (f" on {r['host']}" if r.get("host") else "")
+                      for r in found["ranks"] for d in r["devices"])
     return f"{found['name']} would run on {where}, {found['mode']}"
 
 

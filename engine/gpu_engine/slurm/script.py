@@ -87,6 +87,10 @@ def batch_script(spec: RunSpec, job: Request, place: Place, run: str | None = No
     if not _on_cpu(spec):
         options["gpus-per-node"] = str(job.per_node)
     limit, grace = spec.run.limit, max(math.ceil(spec.run.grace), 1)
+    if limit is not None and any(o.partition("=")[0] == "time" for o in job.options):
+        # A job has one time, at whose end it either goes back to the queue or is over.
+        raise SpecError([Problem("run.limit", limit, "is the time of a job of Slurm, and --time "
+                                 "(-o time=…) another one: leave one out")])
     if limit is None:
         options |= {"signal": f"USR1@{WARNING}", "requeue": None}
     else:  # Slurm's own limit ends it; that counts from the start of the job, in minutes
