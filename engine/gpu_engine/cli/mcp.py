@@ -345,7 +345,8 @@ TOOLS = {
                     f"{units.counted(len(found['runs']), 'run')} side by side"),
     "note": Tool("note", lambda found: " ".join(
         [f"{found['id']}:", *filter(None, (found["verdict"], found["note"]))]), "run"),
-    "code": Tool("code", lambda found: "the code differs" if found["patch"] else "no file differs"),
+    "code": Tool("code", lambda found: "the code differs" if found["patch"] else
+                 "no file differs here"),
     "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),
     "diagnose": Tool("show", _of_show, keys=("state", "hang", "diagnosis"), about=(
         "Why a run failed, hangs or is slow: cause, who waits for whom, where its time goes.")),

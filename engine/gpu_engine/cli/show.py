@@ -221,10 +221,11 @@ def code(run: str, to: str | None) -> None:
     from gpu_engine.code import difference
     from gpu_engine.runs import folder
 
-    found = folder.find(run)
+    found, other = folder.find(run), folder.find(to) if to else None
     before = difference.of_run(found)
     patch, left = difference.between(
-        before, difference.of_run(folder.find(to)) if to else difference.now(found))
+        before, difference.of_run(other) if other else difference.now(found))
     exactly(patch)
-    for line in left or ([] if patch else ["no file differs"]):
-        echo(line, err=True)
+    theirs = [difference.not_compared(each) for each in (found, other) if each is not None]
+    for line in (*(left or ([] if patch else ["no file differs"])), *filter(None, theirs)):
+        echo(clean(line, None), err=True)

@@ -101,6 +101,16 @@ class Run:
         shared = self.path / started[0].log
         return shared if started[0].role == "rank" and _exists(shared) else own
 
+    def printed_elsewhere(self) -> str | None:
+        """Where the output of ranks is that a person has started by hand, in one sentence; None:
+        it is here, or nothing has begun."""
+        plan = self.plan()
+        if plan is None or plan.processes or plan.on_hosts or not plan.ranks \
+                or any(_exists(self.log(rank)) for rank in self.ranks()):
+            return None
+        return f"run {self.id} was not started by gpu-panel: its ranks print where torchrun, or " \
+            "whatever has started them, does"
+
     def cwd(self) -> str:
         plan = self.plan()
         return (plan.cwd if plan is not None else None) or str(Path.cwd())
