@@ -85,15 +85,20 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
         return
     heads, lines = listing.cells(rows, now)
-    for line in table([heads, *lines] if lines else []):
+    # Parts of others' runs have no figures to be filtered or sorted by.
+    parts = listing.parts(count, now) if not (asked or span or best or reverse) \
+        and order == "created" else []
+    for line in (*table([heads, *lines] if lines else []), *table(parts)):
         echo(line)
     if not rows and (asked or span):
         echo("no run matches", err=True)
-    elif not rows:
+    elif not rows and not parts:
         echo("no runs yet; gpu-engine run default starts one", err=True)
     elif more:
         echo(f"and {more:,} {'older' if order == 'created' and not reverse else 'more'}; "
              "-n shows more", err=True)
+    if parts:
+        echo("parts are stopped where their run was started: gpu-engine stop RUN, there", err=True)
 
 
 def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:

@@ -48,7 +48,7 @@ from gpu_engine.common.files import (
 )
 from gpu_engine.common.paths import parts_folder, private_folder, runs_folder
 from gpu_engine.events.paths import events_path, log_path, ranks_with_files
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, PartOf
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers, trust, waiting
 from gpu_engine.runs.state import (
@@ -348,6 +348,15 @@ def require_folder(path: Path) -> Path:
 def all_runs() -> list[Run]:
     """All runs in the runs folder, newest first; none if there is no such folder yet."""
     return _newest_first(each_run())
+
+
+def foreign_parts() -> list[tuple[Run, PartOf]]:
+    """What this machine has of runs that others have started, newest first, and which these are.
+    Where machines share this home the runs are here themselves."""
+    plans = [(part, part.plan()) for part in all_parts()]
+    own = {run.id for run in each_run()}
+    return [(part, plan.part_of) for part, plan in plans
+            if plan is not None and plan.part_of is not None and plan.part_of.run not in own]
 
 
 def _newest_first(runs: Iterable[Run]) -> list[Run]:
