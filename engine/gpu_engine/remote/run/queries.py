@@ -50,20 +50,22 @@ def traces(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float
     asked = asking.able(run, steps, ranks)
     there = [p for p in parts.read(run.path) if set(asked) & set(p.ranks)]
 
-    def ask(part: Part) -> dict[int, tuple[str | None, str | None]]:
+    def ask(part: Part) -> protocol.Traced:
         if part.run is None:
             raise Refused(part.host, "it has not begun there")
-        found = call.ask(parts.host_of(run.path, part), protocol.Trace(
+        return call.ask(parts.host_of(run.path, part), protocol.Trace(
             part.run, steps, tuple(r for r in part.ranks if r in asked), wait),
             protocol.Traced, wait + call.ASK)
-        return {one.rank: (one.path and f"{part.host}:{one.path}", one.problem)
-                for one in found.answers}
 
-    out = dict.fromkeys(asked, (None, "its host has not answered"))
+    out = dict[int, tuple[str | None, str | None]]()
     for part, answer in zip(there, at_once(ask, there), strict=True):
-        out |= dict.fromkeys(set(part.ranks) & set(asked), (None, str(answer))) \
-            if isinstance(answer, UserError) else \
-            {rank: one for rank, one in answer.items() if rank in part.ranks}
+        known = {one.rank: one for one in answer.answers} \
+            if isinstance(answer, protocol.Traced) else {}
+        for rank in part.ranks:
+            one = known.get(rank)
+            if rank in asked:
+                out[rank] = (one.path and f"{part.host}:{one.path}", one.problem) if one else \
+                    (None, str(answer) if isinstance(answer, UserError) else "no answer")
     return dict(sorted(out.items()))
 
 
