@@ -10,7 +10,7 @@ import click
 from gpu_engine.cli.output import echo
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.errors import SpecError, UserError, telling
 
 if TYPE_CHECKING:
     from gpu_engine.runs.job import Request
@@ -37,11 +37,17 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     limit, and the job goes on from there when it starts again."""
     from gpu_engine.common import paths
     from gpu_engine.interpreters import choose
+    from gpu_engine.plan import without_effect
     from gpu_engine.slurm.script import Place, batch_script, job_of
 
     asked = [f"partition={partition}"] if partition is not None else []
     asked += [f"time={limit}"] if limit is not None else []
     job = job_of(choice.spec, nodes, gpus, [*asked, *options])
+    # Not where a job is resumed: its spec can't be changed as freely.
+    if problems := without_effect.refused(choice.spec, without_effect.SLURM):
+        raise SpecError(problems)
+    for warning in without_effect.told(choice.spec, without_effect.SLURM):
+        echo(f"warning: {warning}", err=True)
     if submit:
         if output is not None:
             raise UserError("--output writes the script and --submit submits it: leave one out")

@@ -18,12 +18,13 @@ from gpu_engine.common.files import open_inside
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, fit, logind, notifier, preflight
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import Checked, check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust, waiting
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, sweep, trust, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, discard, reopen_run, settle
 from gpu_engine.runs.waiting import Entry, Wants
@@ -51,8 +52,8 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            in_turn: str | None = None, near: Path | None = None, only_plan: bool = False
-            ) -> Prepared:
+            in_turn: str | None = None, near: Path | None = None, only_plan: bool = False,
+            in_sweep: bool = False) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder.
 
@@ -64,6 +65,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     its devices, holds them by now under this id, and overtakes nobody.
 
     near: the folder from which virtual environments are looked for; None: `cwd`.
+
+    in_sweep: it is compared with the others of its sweep.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
@@ -115,7 +118,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, _warned(
         resolved, inventory.problem if narrowed else None, none_free, too_many,
-        *warnings, logind.here(), notifier.doubt()))
+        *without_effect.told(spec, in_sweep=in_sweep), *warnings, logind.here(), notifier.doubt()))
 
 
 def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,
@@ -263,7 +266,8 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
     before = run.plan()
     found = before.interpreter if before is not None else None
     near = Path(found.folder) if found is not None and found.folder else None
-    prepared = prepare(spec, cwd=Path(run.cwd()), near=near)
+    prepared = prepare(spec, cwd=Path(run.cwd()), near=near,
+                       in_sweep=sweep.read(run.path) is not None)
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None,
                        part_of=before.part_of if before is not None else None)
     if checkpoint is not None:

@@ -21,6 +21,7 @@ from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import discover_for, make_way, planned, supervise
 from gpu_engine.launching.preflight import lasting
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
@@ -83,11 +84,13 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
-         cwd: Path | None = None, *, after: str | None = None) -> LaunchPlan:
+         cwd: Path | None = None, *, after: str | None = None, in_sweep: bool = False
+         ) -> LaunchPlan:
     """The plan of a run that is to wait, in `cwd` (None: this process's folder): which of several
     devices it gets is not known yet, so only a run that names its devices has ranks in it. `after`:
-    the run that it waits for, which may still write the files that it names. Raises SpecError with
-    everything that waiting would not cure."""
+    the run that it waits for, which may still write the files that it names. `in_sweep`: it is
+    compared with the others of its sweep. Raises SpecError with everything that waiting would not
+    cure."""
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
@@ -100,8 +103,9 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
         problems += lasting(spec, inventory, cwd, taken, files=after is None)
     if problems:
         raise SpecError(problems)
-    made = replace(planned(checked, taken, base=base, environ={}), spec=asked,
-                   lines=(engine_line(asked, base),))
+    made = planned(checked, taken, base=base, environ={})
+    made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
+        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep)))
     return made if spec.devices.ids else replace(made, ranks=(), processes=())
 
 
@@ -121,7 +125,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         make_way(again)
         spec = _where_it_was(spec)
     prepared = prepared or prepare(spec)
-    made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after)
+    made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after,
+                in_sweep=member is not None)
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):

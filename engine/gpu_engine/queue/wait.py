@@ -302,7 +302,8 @@ class Waiter:
             folder, spec = submitted.place_of(run, spec, entry)
             with telling(f"{folder}: can't be entered"):
                 os.chdir(folder)
-            ready = prepare(spec, cwd=folder, in_turn=run.id, near=Path(entry.folder or folder))
+            ready = prepare(spec, cwd=folder, in_turn=run.id, near=Path(entry.folder or folder),
+                            in_sweep=entry.sweep is not None)
         plan = self._planned(entry, ready, folder)
         if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
             log.info("%s", why)

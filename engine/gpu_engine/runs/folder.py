@@ -96,10 +96,12 @@ class Run:
         has started several ranks. `plan`: the run's, if it has been read."""
         own, plan = self.log(rank), plan or self.plan()
         started = plan.processes if plan is not None else ()
-        if _exists(own) or any(rank in p.ranks for p in started[1:]) or not started:
+        if _exists(own) or not started:
             return own
-        shared = self.path / started[0].log
-        return shared if started[0].role == "rank" and _exists(shared) else own
+        # A rank that no process was planned for is below the first one.
+        process = next((p for p in started if rank in p.ranks), started[0])
+        shared = self.path / process.log
+        return shared if process.role == "rank" and _exists(shared) else own
 
     def printed_elsewhere(self) -> str | None:
         """Where the output of ranks is that a person has started by hand, in one sentence; None:

@@ -19,7 +19,7 @@ from gpu_engine.devices import availability, leases
 from gpu_engine.devices.leases import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events.reader import Tail
-from gpu_engine.plan.records import RUN_DIR, LaunchPlan
+from gpu_engine.plan.records import MASTER_PORT, RUN_DIR, LaunchPlan
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
@@ -127,7 +127,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
             env["GPU_PANEL_DIRECT"] = str(os.getpid())
         if env.get("MASTER_PORT") == "0":
             env["MASTER_PORT"] = port  # a new one each attempt: the last may still be in use
-        argv = [a.replace(RUN_DIR, str(run.path)) for a in process.argv]
+        argv = [a.replace(RUN_DIR, str(run.path)).replace(MASTER_PORT, port) for a in process.argv]
         path = run.path / (process.log or "ranks/00000.log")
         ranks = process.ranks
         seen = {r: RankState.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}

@@ -44,8 +44,8 @@ class Sweep:
 
     id: str
     runs: tuple[Run, ...]
-    doubt: str | None
-    """What a person should know of how its code is kept."""
+    warnings: tuple[str, ...]
+    """What a person should know of it, as how its code is kept."""
 
 
 def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, base: Base = None
@@ -59,7 +59,7 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
     found: list[LaunchPlan] = []
     for member in members:
         try:
-            found.append(plan(member.spec, inventory, base))
+            found.append(plan(member.spec, inventory, base, in_sweep=True))
         except SpecError as err:
             where = f"(run {member.index} of {len(members)}, {member.spec.name})"
             raise SpecError([replace(p, message=f"{p.message} {where}") for p in err.problems]
@@ -78,7 +78,7 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
 
     ours = [m.spec for m in members if m.spec.task.command or ".py:" in (m.spec.task.use or "")]
     prepared = queue.prepare(ours[0] if ours else members[0].spec)  # whose code is to be kept
-    plans(members, prepared.inventory, base)
+    planned = plans(members, prepared.inventory, base)
     taken = {m.sweep for run in each_run() if (m := record.read(run.path)) is not None}
     while (ident := "s" + os.urandom(2).hex()) in taken:
         pass
@@ -98,7 +98,8 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
             if run.state().state == "stopped":  # one that was started meanwhile stays
                 discard(run)
         raise
-    return Sweep(ident, tuple(done), prepared.kept.doubt)
+    told = dict.fromkeys(w for p in planned for w in p.warnings)
+    return Sweep(ident, tuple(done), tuple(filter(None, (prepared.kept.doubt, *told))))
 
 
 # --- finding -------------------------------------------------------------------------------------

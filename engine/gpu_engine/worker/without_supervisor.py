@@ -28,13 +28,13 @@ import torch
 
 from gpu_engine.common import paths, procs
 from gpu_engine.common.clean import shown_words
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.files import expanded, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.events import schema
 from gpu_engine.events.reader import backwards
-from gpu_engine.plan import build
+from gpu_engine.plan import build, without_effect
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.runs import folder as runs
@@ -68,9 +68,11 @@ class RankWithoutSupervisor:
         env.update(spec.run.env)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
+        self._batch = batch_job(env)
+        warnings = _without_effect(spec, who) if self._batch is None else ()
         plan = build.plan(spec, devices_here(spec, who), python=sys.executable,
                           layout=layout_of(who))
-        plan = replace(plan, lines=(shlex.join(shown_words(sys.orig_argv)),))
+        plan = replace(plan, lines=(shlex.join(shown_words(sys.orig_argv)),), warnings=warnings)
         who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
         first = torch.device(plan.ranks[0].devices[0].torch)
         if first.type == "cuda":
@@ -78,7 +80,6 @@ class RankWithoutSupervisor:
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
-        self._batch = batch_job(env)
         self._named = named(args.folder) if args.folder else None
         self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
@@ -207,6 +208,19 @@ def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
     data = presets.load(preset).data if preset else {}
     apply_sets(data, sets)
     return from_dict(data)
+
+
+def _without_effect(spec: RunSpec, who: Identity) -> tuple[str, ...]:
+    """The keys that have no effect without a supervisor, in warnings, which rank 0 prints. Raises
+    SpecError for those without which it would be another run. A job of Slurm that we have submitted
+    was told before."""
+    by = who.source if who.source in ("torchrun", "srun") else "python -m gpu_engine.worker"
+    if problems := without_effect.refused(spec, without_effect.BY_HAND, by=by):
+        raise SpecError(problems)
+    warnings = without_effect.told(spec, without_effect.BY_HAND, by=by)
+    for warning in warnings if who.rank == 0 else ():
+        sys.stderr.write(f"warning: {warning}\n")
+    return warnings
 
 
 def devices_here(spec: RunSpec, who: Identity) -> Inventory:

@@ -277,3 +277,48 @@ def test_the_connection_between_hosts_is_tried_without_training(hosts):
     assert not list((hosts / "runs").iterdir())
     for place in (hosts.parent / "a", hosts.parent / "b"):
         assert not list((place / "parts").iterdir())
+
+
+def test_a_launcher_of_ones_own_that_is_told_of_both_machines_trains_in_one_world(hosts, tmp_path):
+    """Two ranks on each of two hosts; rank r's loss is (w - r)², so that w follows from all four.
+    Every rank is seen, and a stop ends all."""
+    (script := tmp_path / "world.py").write_text(WORLD)
+    run = launch(from_dict({
+        "devices": {"hosts": ["a:cpu:0,cpu:1", "b:cpu:0,cpu:1"]}, "task": {"command": [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nodes}", "--node-rank",
+            "{node_rank}", "--master-addr", "{master_addr}", "--master-port", "{master_port}",
+            "--nproc-per-node", "2", str(script)]}}))
+    wait_for(lambda: all(stepped(run, rank) for rank in range(4)) or not run.state().live)
+    assert run.state().state == "running", run.state()
+    assert (run.require_plan().mode, run.require_plan().world_size) == ("multinode", 4)
+    assert called("stop", run.id).returncode == 0
+    state = ended(run)
+    assert state.state == "stopped", state
+    w = [0.0]
+    for _ in range(3):
+        w.append(w[-1] - 0.1 * 2 * (w[-1] - 1.5))
+    for rank in range(4):
+        assert losses(run.path, rank)[:4] == pytest.approx([(at - rank) ** 2 for at in w], abs=1e-4)
+        start = next(backwards(run.events(rank), Start))
+        assert (start.world_size, start.node) == (4, rank // 2)
+        assert f"rank {rank} of 4" in run.output(rank).read_text()
+    assert not left(*folders(run))
+
+
+WORLD = """
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print("rank", rank, "of", dist.get_world_size(), flush=True)
+model = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.zeros_(model.weight)
+model = torch.nn.parallel.DistributedDataParallel(model)
+descent = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    descent.zero_grad()
+    (model(torch.ones(1, 1)) - rank).square().mean().backward()
+    descent.step()
+    time.sleep(0.05)
+"""
