@@ -263,7 +263,7 @@ def test_a_run_with_a_limit_is_warned_in_time_and_does_not_go_back_to_the_queue(
         assert "time was up: stopped and saved" in out.stdout
     again = {"SLURM_RESTART_COUNT": "1", "EXIT": "1"}
     assert cluster.run(script, LEAVES="failed", **again).returncode == 1
-    with pytest.raises(SpecError, match="run.limit = 300.*--time .* another one: leave one out"):
+    with pytest.raises(SpecError, match=r"run.limit = 300.*--time .* another one: leave one out"):
         cluster.script("run.limit=5m", options=("time=9",))
 
 
