@@ -25,7 +25,7 @@ SWEEP = f"{HERE} --grid train.lr=0.1,0.2,0.3,0.4"
 HOST = "plan single --set devices.hosts=a:cpu:0"
 HOSTS = f"{HOST},b:cpu:1"
 ANY = "plan single -n 1 --set devices.hosts=a,b"
-IN_SLURM = "slurm single"
+IN_SLURM, ON_SLURM = "slurm single", "plan --set devices.hosts=slurm"
 OWN, OWN_HOSTS = "plan --mode ddp --devices cpu:0 --", "plan --set devices.hosts=a:cpu:0,b:cpu:1 --"
 NODES = "plan --mode multinode --set parallel.nodes=2 --devices cpu:0 --"
 
@@ -34,7 +34,6 @@ ALONE = "would start a training of its own on each of 2 machines: leave it out (
 TOGETHER = "torchrun --nnodes {nodes} --node-rank {node_rank} --master-addr {master_addr} " \
     "--master-port {master_port}"
 OUTSIDE = "outside of a sweep: leave it out, or make one by --grid or --repeat"
-JOB = "no effect in a job of Slurm, where nothing supervises the ranks: leave"
 CELLS = [
     (HERE, "run.sync=send", 0, "run.sync has no effect on this machine: leave it out, or name "
                                "hosts in devices.hosts"),
@@ -72,12 +71,17 @@ CELLS = [
      "starts 1 rank, and the run has 2 devices in all: give as many devices as ranks"),
     (ANY, "run.stop_worse=true run.host_wait=9 train.restarts=1", 0,
      f"run.stop_worse has no effect {OUTSIDE}"),
-    (IN_SLURM, "train.restarts=3", 2, f"train.restarts = 3: has {JOB} it out"),
-    (IN_SLURM, "train.hang_timeout=9", 2, JOB), (IN_SLURM, "run.metrics=auto", 2, JOB),
-    (IN_SLURM, "run.halving=3", 2, JOB),
-    (IN_SLURM, "run.log_mb=1 run.sync=send devices.share=true devices.free_gib=9", 0,
-     f"run.log_mb, run.sync, devices.share, devices.free_gib have {JOB} them out"),
-    (IN_SLURM, "run.limit=5m run.limit_from=start", 0, None)]
+    (IN_SLURM, "train.restarts=3 train.hang_timeout=9 run.metrics=auto run.log_mb=1", 0, None),
+    (IN_SLURM, "run.halving=3", 0, f"run.halving has no effect {OUTSIDE}"),
+    (IN_SLURM, "run.sync=send devices.share=true parallel.node_rank=1", 0,
+     "run.sync, devices.share, parallel.node_rank have no effect on Slurm, which chooses nodes and "
+     "devices: leave them out"),
+    (IN_SLURM, "run.limit=5m run.limit_from=start", 0, None),
+    (f"{ON_SLURM} --nodes 2 --mode ddp -- torchrun t", "", 2, f"torchrun {ALONE}"),
+    (f"{ON_SLURM} --nodes 2 --mode ddp -- {TOGETHER} --nproc-per-node 1 t", "", 0, None),
+    (ON_SLURM + ",a:0 -- sh t", "", 2, "a run is on Slurm's nodes or on hosts, not on both"),
+    (f"{HERE} -o account=vision", "", 2, "run.sbatch.account = \"vision\": is for a run on Slurm: "
+     "--set devices.hosts=slurm")]
 
 
 @pytest.mark.parametrize(("line", "sets", "status", "says"), CELLS)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.worker import without_supervisor
+from gpu_engine.runs import job as slurm_job
 
 from ..cable import joined
 from ..command_line import called
@@ -325,7 +325,7 @@ def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: 
 
 def test_an_allocation_of_a_persons_own_is_not_the_runs_to_end() -> None:
     ours = {"GPU_PANEL_SLURM_JOB": "7", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "x"}
-    job = without_supervisor.batch_job(ours)
-    assert (job.id, job.restarts) == (7, 0)
+    found = slurm_job.here(ours)
+    assert (found.id, found.restarts) == (7, 0)
     for env in ({"SLURM_JOB_ID": "7"}, ours | {"SLURM_JOB_ID": "8"}):
-        assert without_supervisor.batch_job(env) is None
+        assert slurm_job.here(env) is None

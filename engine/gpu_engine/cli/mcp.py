@@ -164,7 +164,7 @@ def _devices_of(run: Run) -> tuple[set[str], int]:
 
     if (plan := run.plan()) is None:
         return set(), 0
-    if waiting.read(run.path) is not None:
+    if waiting.read(run.path) is not None or not plan.ranks:  # or it is in Slurm's queue
         return _devices(plan.spec)
     return {f"{r.host or 'local'}:{d.id}" for r in plan.ranks for d in r.devices}, 0
 

@@ -132,11 +132,13 @@ def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
     --grid or --repeat: the runs of the sweep."""
     from gpu_engine.launching.launcher import prepare
     from gpu_engine.plan.build import typed
+    from gpu_engine.slurm import submit as slurm
 
     if members := members_of(choice, **sweep_options):
         show(members, choice, as_json=as_json)
         return
-    planned = prepare(choice.spec, base=choice.base, only_plan=True).plan.for_people()
+    prepared = prepare(choice.spec, base=choice.base, only_plan=True)
+    planned = prepared.plan.for_people()
     if as_json:
         echo(in_json(planned.to_dict()))
         return
@@ -154,6 +156,8 @@ def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
     for node, line in enumerate(planned.lines):
         echo((f"# node {node}\n" if len(planned.lines) > 1 else "") + line)
     echo()
+    if prepared.on_slurm:
+        echo(slurm.script_of(choice.spec), nl=False)
     for process in planned.processes:
         echo(f"# process of rank {', '.join(map(str, process.ranks))}"
              + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))

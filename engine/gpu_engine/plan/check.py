@@ -64,7 +64,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
     else:
         devices, problems = list(inventory.devices), _check_launched(spec, layout)
         problems += _check_kind(spec, devices)
-    problems += _check_environment(spec)
+    problems += _check_environment(spec) + _check_sbatch(spec)
     if devices and devices[0].is_cpu and spec.amp.dtype == "fp16" \
             and _has_effect(spec, "amp.dtype"):
         problems.append(Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off",
@@ -335,6 +335,13 @@ def _check_environment(spec: RunSpec) -> list[Problem]:
         elif "\0" in text:
             out.append(Problem(key, text, "no variable can hold the character NUL"))
     return out
+
+
+def _check_sbatch(spec: RunSpec) -> list[Problem]:
+    """Options of sbatch of a run that is for no Slurm: one for Slurm is checked without them."""
+    return [Problem(f"run.sbatch.{key}", value, "is for a run on Slurm: --set devices.hosts=slurm "
+                                                "(or leave it out)")
+            for key, value in spec.run.sbatch.items()]
 
 
 def _check_nodes(spec: RunSpec, devices: int) -> list[Problem]:

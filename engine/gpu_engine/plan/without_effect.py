@@ -13,8 +13,8 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.schema import RunSpec, keys
 
 SLURM, BY_HAND = "slurm", "by hand"
-"""Places where no supervisor of ours starts the ranks: a job of Slurm, and below a launcher of the
-person's own (torchrun, srun, `python -m gpu_engine.worker`)."""
+"""A job of Slurm; and below a launcher of the person's own (torchrun, srun, `python -m
+gpu_engine.worker`), where no supervisor of ours starts the ranks."""
 _HERE, _HOSTS = "here", "hosts"
 
 
@@ -39,7 +39,9 @@ PLACES = {
     _HERE: Place("on this machine", "name hosts in devices.hosts", ("run.sync", "run.host_wait")),
     _HOSTS: Place("with devices.hosts, whose order says it", None,
                   ("parallel.node_rank", "parallel.node_devices")),
-    SLURM: Place("in a job of Slurm, where nothing supervises the ranks", None, _HELD, _KEPT),
+    SLURM: Place("on Slurm, which chooses nodes and devices", None,
+                 ("run.sync", "run.host_wait", "devices.share", "devices.free_gib",
+                  "parallel.node_rank", "parallel.node_devices", "parallel.master_addr")),
     BY_HAND: Place("below {by}, where nothing supervises the ranks", "start it by gpu-engine run",
                    (*_HELD, "run.python"), ("devices.hosts", "run.limit", *_KEPT))}
 """By place; what is in none of these rows has its effect everywhere."""
@@ -50,7 +52,7 @@ IN_SWEEP = ("run.stop_worse", "run.halving")
 
 
 def refused(spec: RunSpec, place: str, *, by: str = "") -> list[Problem]:
-    """The problems with a spec at SLURM or BY_HAND. `by`: what starts the ranks there."""
+    """The problems with a spec at such a place. `by`: what starts the ranks there."""
     at = PLACES[place]
     return [Problem(key, _value(spec, key), f"has no effect {at.where.format(by=by)}: "
                                             f"{_cure('it', at.instead)}")
@@ -72,7 +74,7 @@ def told(spec: RunSpec, place: str | None = None, *, by: str = "", in_sweep: boo
             out.append(f"{', '.join(names)} {many} no effect {where}: {_cure(it, instead)}")
 
     tell(at.told, at.where.format(by=by), at.instead)
-    tell(*_outside_of_mode(spec))
+    tell(*_outside_of_mode(spec, place))
     tell(_unheard(spec), "on this command", "set it in your script")
     for key, other in NEEDS.items():
         if not _is_set(spec, other):
@@ -95,10 +97,10 @@ def _is_set(spec: RunSpec, key: str) -> bool:
     return _value(spec, key) != keys()[key].default
 
 
-def _outside_of_mode(spec: RunSpec) -> tuple[list[str], str]:
+def _outside_of_mode(spec: RunSpec, place: str) -> tuple[list[str], str]:
     """The keys of [parallel] that are for other modes, and which ones."""
     name, hosts = spec.parallel.mode, spec.devices.hosts
-    if hosts is not None and spec.devices.pick is None:
+    if hosts is not None and spec.devices.pick is None and place != SLURM:
         try:
             name = modes.over_hosts(len(hosts), name)
         except SpecError:  # refused for that

@@ -18,8 +18,16 @@ from gpu_engine.common.errors import Problem, SpecError, UserError, telling
 from gpu_engine.common.values import seconds
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
-from gpu_engine.launching import environment
-from gpu_engine.launching.launcher import discover_for, make_way, planned, supervise
+from gpu_engine.launching import environment, notifier
+from gpu_engine.launching.launcher import (
+    discover_for,
+    is_for_slurm,
+    make_way,
+    planned,
+    prepare_for_slurm,
+    submit_to_slurm,
+    supervise,
+)
 from gpu_engine.launching.preflight import lasting
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
@@ -28,12 +36,13 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.run import freest
-from gpu_engine.runs import disk_room, folder, notes, waiting
+from gpu_engine.runs import disk_room, folder, job, notes, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
+from gpu_engine.slurm import submit as on_slurm
 from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.schema import RunSpec
@@ -80,7 +89,8 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     here = Path(working_folder())
     if inventory is None or chooses_host(spec):
         inventory = discover_for(spec)
-    return Submission(inventory, keep(spec, here), here)
+    # A job runs the code as it is then.
+    return Submission(inventory, Kept() if is_for_slurm(spec) else keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
@@ -91,6 +101,8 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     the run that it waits for, which may still write the files that it names. `in_sweep`: it is
     compared with the others of its sweep. Raises SpecError with everything that waiting would not
     cure."""
+    if is_for_slurm(spec):
+        return prepare_for_slurm(spec, base, cwd, in_sweep=in_sweep).plan
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
@@ -118,6 +130,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     checkpoint that loads, with the code as it is then. `begin`: start its supervisor; if not, call
     `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
     can't be kept or is live."""
+    if is_for_slurm(spec):
+        return _submit_to_slurm(spec, when, base, member, again, tags)
     if when.after is not None and (
             never := serve.early(when, paths.runs_folder())) is not None and never[1]:
         raise UserError(f"--after {when.after}: {never[0]}")
@@ -158,6 +172,31 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     if begin:
         environment.note(run, made, prepared.inventory, prepared.kept)
     return run
+
+
+def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None,
+                     member: Member | None, again: Run | None, tags: Sequence[str]) -> Run:
+    """`submit` for a run whose line is Slurm's. Raises as that."""
+    if when.priority:
+        raise UserError(f"--priority {when.priority}: Slurm orders its own queue; -o nice=100 and "
+                        "-o qos=… are its words for it")
+    options = []
+    if when.begin is not None:
+        begin = dt.datetime.fromtimestamp(when.begin).isoformat(timespec="seconds")
+        options.append(f"begin={begin}")
+    if when.after is not None:
+        first = job.read(Run(paths.runs_folder() / when.after).path)
+        if first is None:
+            raise UserError(f"--after {when.after}: Slurm waits for jobs of its own only, and that "
+                            "run is none; put both on Slurm, or none")
+        options.append(f"dependency=afterok:{first.id}")
+    if again is None:
+        return submit_to_slurm(prepare_for_slurm(spec, base, in_sweep=member is not None),
+                               tags=tags, member=member, options=options)
+    make_way(again)
+    on_slurm.again(again, spec)
+    notifier.start(again)
+    return again
 
 
 def _where_it_was(spec: RunSpec) -> RunSpec:

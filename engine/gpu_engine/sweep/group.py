@@ -4,6 +4,7 @@ finding them, stopping them, and trying those again that have failed."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +15,9 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import overwrite_inside
-from gpu_engine.runs import attempts, trust, waiting
+from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
-from gpu_engine.runs.folder import Run, State, each_run
+from gpu_engine.runs.folder import Run, State, each_run, require_folder
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gpu_engine.queue.turns import When
 
 # What starts runs is imported where that is done: to look needs none of it.
+
+log = logging.getLogger(__name__)
 
 Base = tuple[str, RunSpec] | None
 """(name, spec) of the preset that the spec is based on."""
@@ -91,6 +94,9 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
                     ident, name, member.index, len(members), begun, member.values, member.repeat,
                     devices.pick, devices.free_gib)))
         serve.ensure()
+        if done and job.read(done[0].path) is not None and members[0].spec.run.halving:
+            # Nothing of it waits in our own line, and yet its best are to go on.
+            serve.start_sweep(require_folder(paths.queue_folder()), ident)
     except BaseException:
         for run in reversed(done):  # the next in the line last
             with contextlib.suppress(UserError, OSError):
@@ -250,15 +256,21 @@ def go_on(found: Group, unable: set[str]) -> bool:
     """With run.halving: once no member runs, put those into the line that go on from the rung at
     which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
     passed over. Raises UserError if its spec can't be read."""
+    from gpu_engine.launching import lookup
+
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
     spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()
     if spec.run.halving is None:
         return False
     by = compared_by(spec.run.best or spec.train.best, ())
+    for run, _ in ours:
+        lookup.ask_slurm(run)
     states = {run.id: run.state() for run, _ in ours}
     next_up = due(states, found.of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
+    for text in done.trouble:
+        log.error("%s", text)
     unable |= {*next_up} - {run.id for run in done.runs}
     return bool(next_up) or any(state.live for state in states.values())
 

@@ -19,7 +19,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +41,6 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.create import create_run, reopen_run
-from gpu_engine.runs.job import Job as SlurmJob
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -68,7 +67,7 @@ class RankWithoutSupervisor:
         env.update(spec.run.env)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
-        self._batch = batch_job(env)
+        self._batch = slurm_job.here(env)
         warnings = _without_effect(spec, who) if self._batch is None else ()
         plan = build.plan(spec, devices_here(spec, who), python=sys.executable,
                           layout=layout_of(who))
@@ -188,16 +187,6 @@ def named(folder: str) -> Path:
         raise UserError(f"--folder {folder!r}: expected a name of letters, digits, - _ and ., or a "
                         "path with /")
     return paths.runs_folder() / folder
-
-
-def batch_job(env: Mapping[str, str]) -> SlurmJob | None:
-    """The Slurm job, if gpu-panel's batch script has started these ranks. Within an allocation of
-    a person's own, which may hold other things, there is none: it would not be the run's to end."""
-    number, count = env.get("GPU_PANEL_SLURM_JOB", ""), env.get("SLURM_RESTART_COUNT", "")
-    if not number.isdigit() or number != env.get("SLURM_JOB_ID"):
-        return None
-    return SlurmJob(int(number), state="RUNNING", restarts=int(count) if count.isdigit() else 0,
-                    nodes=env.get("SLURM_JOB_NODELIST"))
 
 
 # --- its spec, devices and place -----------------------------------------------------------------

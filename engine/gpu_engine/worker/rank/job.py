@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_inside
+from gpu_engine.events.paths import NODES
 from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan, RankPlan
 from gpu_engine.spec.schema import RunSpec
@@ -86,9 +87,11 @@ def read(run: Path, env: Mapping[str, str]) -> Job:
 
     Raises UserError if the plan can't be read or has no such rank.
     """
-    path = run / "plan.json"
+    node = env.get("GPU_PANEL_NODE", "")  # of a Slurm job, whose nodes share the folder
+    name = f"{NODES}/{int(node)}/plan.json" if node.isdecimal() else "plan.json"
+    path = run / name
     try:
-        plan = LaunchPlan.from_dict(json.loads(read_inside(run, "plan.json")))
+        plan = LaunchPlan.from_dict(json.loads(read_inside(run, name)))
     except (OSError, ValueError, RecursionError) as err:
         raise UserError(f"{path}: cannot be read: {err}") from err
     if plan is None:
