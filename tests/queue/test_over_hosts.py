@@ -31,7 +31,7 @@ from ..command_line import called
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
 from ..remote.run.kit import make_hosts
-from .kit import over, reason, state
+from .kit import over, queue, reason, state
 
 EMIT = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "bench" / "emit.py"), "20")
 SHOW = ("sh", "-c", "echo $GPU_PANEL_RUN $CUDA_VISIBLE_DEVICES")
@@ -316,3 +316,21 @@ def test_hosts_that_are_typed_take_all_their_devices_unless_one_is_to_be_chosen(
     assert typed("devices.pick=3", hosts=["@lab"], pick=2) == {"hosts": ["@lab"], "pick": 3}
     with pytest.raises(SpecError, match="this means devices of the machine in front of you"):
         typed("devices.pick=2", hosts=["a", "b"])
+
+
+def test_a_run_that_follows_one_on_a_host_asks_there_before_it_gives_up(home, line, tmp_path):
+    make_hosts(home, "a")
+    go = tmp_path / "go"
+    first = launch(from_dict({
+        "task": {"command": ["sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done"]},
+        "devices": {"hosts": ["a:cpu:0"]}, "parallel": {"mode": "single"}}))
+    host(first)
+    wait_for(lambda: state(first) == "running")
+    follows = queue(when=When(after=first.id), slot=1)
+    wait_for(lambda: "to complete" in reason(follows))
+    before = first.state().pid
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: state(first) == "running" and first.state().pid not in (None, before))
+    go.touch()
+    over(first, follows)
+    assert (state(first), state(follows)) == ("completed", "completed")

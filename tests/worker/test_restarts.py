@@ -15,6 +15,7 @@ import pytest
 from gpu_engine.runs import job as slurm_job
 
 from ..cable import joined
+from ..command_line import called
 from ..training import ranks
 from ..training.conftest import TOY, recorded
 
@@ -242,6 +243,11 @@ def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
         until(lambda: (home / "runs").exists() and runs_of(home)
               and steps(runs_of(home)[0]) > 2, [agent])
         (run,) = runs_of(home)
+        for command, code, printed in (("logs", 2, ""), ("stacks", 1, "--- rank 0 ---\nprinted")):
+            done = called(command, str(run))
+            assert (done.returncode, done.stdout.startswith(printed)) == (code, True), done
+            assert "its ranks print where torchrun" in done.stdout + done.stderr
+        until(lambda: "most recent call first" in (tmp_path / "log").read_text(), [agent])
         os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
         assert agent.wait() == 0
     finally:

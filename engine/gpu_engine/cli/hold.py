@@ -125,7 +125,7 @@ def _chosen(count: int | None, ids: str | None) -> tuple[Inventory, list[Device]
     names = [name.strip() for name in ids.split(",")] if ids is not None else None
     spec = RunSpec(devices=DevicesSpec(ids=names) if names else DevicesSpec(pick=count or 1))
     if spec.devices.pick and spec.devices.pick > len(inventory.devices):
-        raise UserError(f"there are {len(inventory.devices)} devices")
+        raise UserError(f"devices here: {len(inventory.devices)}")
     devices = [(name, inventory.find(name)) for name in pick(spec, inventory).devices.ids or ()]
     if missing := [name for name, device in devices if device is None]:
         there = ", ".join(d.id for d in inventory.devices)

@@ -97,11 +97,11 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
 def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
+    from gpu_engine.launching import lookup
     from gpu_engine.queue.submit import moment
     from gpu_engine.queue.turns import When
-    from gpu_engine.runs import folder
 
-    first = folder.find(after).id if after is not None else None
+    first = lookup.find(after).id if after is not None else None
     return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 

@@ -128,7 +128,8 @@ def verdict(trials: Sequence[Trial], unit: str) -> str:
     best = max((t for t in trials if t.fits), key=lambda t: t.size)
     text = f"fits: up to {largest(trials):,} per {unit}"
     if best.examples is not None:
-        return f"{text}; a larger batch was never made: the data set has {best.examples:,} examples"
+        return f"{text}; a larger batch was never made: " \
+            f"the data set has {units.counted(best.examples, 'example')}"
     if bad := least_bad(trials):
         return f"{text}; {bad.size:,} does not: {bad.why}"
     if _flat([t for t in trials if t.fits]):

@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +116,34 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
     with pytest.raises(UserError, match="its checkpoints were removed from a"):
         resume(over, ["train.steps=12"])
     assert called("runs", "rm", "--yes", over.id).returncode == 0
+
+
+def test_ranks_on_hosts_trace_their_next_steps_and_a_host_says_whose_they_are(
+        whole_torch, hosts, tmp_path, monkeypatch):
+    run = launch(from_dict(ENDLESS | TWO))
+    wait_for(lambda: stepped(run, 0) and stepped(run, 1))
+    done = called("trace", run.id, "--steps", "1", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank, (host, one) in enumerate(zip("ab", json.loads(done.stdout), strict=True)):
+        assert (one["rank"], one["problem"]) == (rank, None)
+        name, _, path = one["path"].partition(":")
+        assert (name, Path(path).parent) == (host, there(run, host) / "traces")
+        assert Path(path).stat().st_size
+    with monkeypatch.context() as at_b:  # its user looks
+        at_b.setenv("GPU_PANEL_HOME", str(tmp_path / "b"))
+        part = there(run, "b").name
+        listed, used = called("runs").stdout, called("usage", "--by", "run").stdout
+        words = listed.splitlines()[1].split()
+        assert words[:4] == [part, "running", run.id, socket.gethostname()]
+        assert f"{run.id} of {socket.gethostname()}" in used
+        assert f"is part of run {run.id}" in called("stop", part).stderr
+    assert run.state().live
+    (tmp_path / "b.cut").touch()
+    done = called("trace", run.id, "--rank", "1")
+    assert (done.returncode, "rank 1: b: " in done.stdout) == (1, True), done.stdout
+    run.stop(now=True)
+    (tmp_path / "b.cut").unlink()
+    ended(run)
 
 
 def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
