@@ -142,11 +142,11 @@ def test_of_a_sweep_the_first_failure_is_told_and_its_end_once_whoever_sees_it(m
             following[index - 1].ends()
         assert [got.json["cause"] for got in there.got] == ["rank 0: bad 1"]
         members[2].end("stopped")  # as run.stop_worse does
+        following[2].ends()
         for loss, made in enumerate(members[3:], 1):
             made.event("start", 0, rank=0, pid=1, world_size=1, attempt=1)
             made.event("step", 0, step=1, n=1, epoch=0, loss=loss / 2, losses=[loss / 2])
             made.end("completed")
-        following[2].ends()
         fcntl.flock(held, fcntl.LOCK_UN)
         for each in following:
             each.ends()
