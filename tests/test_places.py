@@ -80,6 +80,9 @@ CELLS = [
     (f"{ON_SLURM} --nodes 2 --mode ddp -- torchrun t", "", 2, f"torchrun {ALONE}"),
     (f"{ON_SLURM} --nodes 2 --mode ddp -- {TOGETHER} --nproc-per-node 1 t", "", 0, None),
     (ON_SLURM + ",a:0 -- sh t", "", 2, "a run is on Slurm's nodes or on hosts, not on both"),
+    ("hold -n 1 --for 1m --set devices.hosts=a", "", 2, "hold has no such option. It holds devices "
+     "of this machine; of another: ssh gpu1 gpu-engine hold"),
+    ("fit single --set devices.hosts=slurm", "", 2, "srun --gpus=1 --pty gpu-engine fit"),
     (f"{HERE} -o account=vision", "", 2, "run.sbatch.account = \"vision\": is for a run on Slurm: "
      "--set devices.hosts=slurm")]
 
@@ -123,11 +126,14 @@ def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help
         == sorted(PLACES[BY_HAND].refused)
     assert "run.limit = 9.0: has no effect below torchrun, where nothing supervises the ranks: " \
         "leave it out, or start it by gpu-engine run\n" in said
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home/notify.toml").touch()
     status, said = by_hand("devices.ids=cpu:0", "run.log_mb=1", f"run.python={sys.executable}",
                            "run.stop_worse=true", "train.steps=1")
     assert status == 0, said
     assert "warning: run.log_mb, run.stop_worse, run.python have no effect below torchrun, where " \
         "nothing supervises the ranks: leave them out, or start it by gpu-engine run\n" in said
+    assert "warning: notify.toml tells nobody of it" in said
 
 
 @pytest.mark.parametrize("name", ["ddp", "default", "dp", "multinode", "single"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.runs import job as slurm_job
+from gpu_engine.runs.folder import Run
 
 from ..cable import joined
 from ..command_line import called
@@ -320,6 +321,8 @@ def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: 
     assert [e["first_step"] for e in ranks.read(run, 0, "schedule")] == [0, 6]
     assert [e["attempt"] for e in ranks.read(there, 1, "start")] == [1, 2]
     assert [e["node"] for e in ranks.read(there, 1, "start")] == [1, 1]
+    plan = Run(run).require_plan()
+    assert [(r.rank, r.node, r.host is None) for r in plan.ranks] == [(0, 0, True), (1, 1, False)]
     assert ranks.read(there, 1, "end")[-1]["steps"] == 12
 
 
