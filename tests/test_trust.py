@@ -38,6 +38,8 @@ WRITING = {
         diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted
+        on_node/nodes.py: write_json_inside in _sign, write_json_inside in gather
+        on_node/nodes.py: write_json_inside in join
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn
@@ -68,7 +70,7 @@ WRITING = {
         code/store.py: touch in save, write_bytes in save
         devices/use_log.py: open in _append
         launching/fit.py: write_json in remember
-        queue/serve.py: open in _start_sweep
+        queue/serve.py: open in start_sweep
         remote/there/runs.py: open in _alone
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,49 +19,20 @@ from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.job import Job
-from gpu_engine.slurm import watch
 
 from ..conftest import wait_for
 from ..notify.endpoint import endpoint, private
 from ..training.conftest import TOY
+from .kit import STOOD_IN, job_of, say, seen
 
 pytestmark = pytest.mark.root
 
 
-def say(*args: str, code: int = 0) -> str:
-    """The output of gpu-engine."""
-    done = CliRunner().invoke(cli, list(args))
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 def submitted(*args: str) -> tuple[Run, int]:
     """A run on one CPU slot, and its job's number."""
-    said = say("slurm", "--submit", "--devices", "cpu:0", "--set", "batch.size=8", *args)
+    said = say("slurm", "--submit", "--devices", "cpu:0", *args)
     run = runs.find(said.split()[1])
     return run, job_of(run).id
-
-
-def stood_in(tmp_path: Path) -> list[str]:
-    """The words for a run whose rank trains nothing."""
-    python = tmp_path / "python3"
-    file = Path(__file__).with_name("stand_in_rank.py")
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {file} \"$@\"\n")
-    python.chmod(0o755)
-    return ["--set", f"run.python={python}", "--set", "task.use=m:T",
-            "--set", "parallel.mode=single"]
-
-
-def job_of(run: Run) -> Job:
-    job = jobs.read(run.path)
-    assert job is not None
-    return job
-
-
-def seen(run: Run) -> runs.State:
-    """The state, Slurm asked just now."""
-    watch.refresh(at_once=True)
-    return run.state()
 
 
 def listed(run: Run) -> dict[str, Any]:
@@ -76,7 +45,7 @@ def listed(run: Run) -> dict[str, Any]:
 
 def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     other = cluster.fill()
-    words = [f"task.use={TOY}", "task.params.pause=0.05", "train.steps=1000000",
+    words = [f"task.use={TOY}", "batch.size=8", "task.params.pause=0.05", "train.steps=1000000",
              "train.workers=0", "parallel.mode=single"]
     run, job = submitted(*(word for text in words for word in ("--set", text)))
     waits = f"Slurm job {job} waits (Resources)"
@@ -99,7 +68,7 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
 
 
 def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tmp_path):
-    run, job = submitted(*stood_in(tmp_path))
+    run, job = submitted(*STOOD_IN)
     wait_for(lambda: seen(run).state == "running")
     cluster.ask("scancel", "--signal=USR1", str(job))  # as Slurm warns before the time limit
     # Slurm says why some time after it has put it back.
@@ -120,13 +89,13 @@ def test_a_job_that_slurm_requeues_waits_again_and_is_then_cancelled(cluster, tm
 
 
 @pytest.mark.parametrize(("option", "ends", "says"), [
-    ([], "stopped by SIGUSR1\n", ""),
+    ([], "saved\n", ""),
     (["--now"], "", "was ended before its ranks could save")], ids=["", "now"])
 def test_a_stop_reaches_the_ranks_and_does_not_requeue(cluster, tmp_path, option, ends, says):
     """Also of a job that was submitted with the script alone."""
     script = tmp_path / "job.sh"
-    say("slurm", "--devices", "cpu:0", "--set", "batch.size=8", "--output", str(script),
-        *stood_in(tmp_path))
+    say("slurm", "--devices", "cpu:0", "--output", str(script),
+        *STOOD_IN)
     job = int(cluster.ask("sbatch", "--parsable", str(script)))
     wait_for(lambda: any(run.id == f"slurm-{job}" for run in runs.all_runs()))
     run = runs.find(f"slurm-{job}")
@@ -137,28 +106,29 @@ def test_a_stop_reaches_the_ranks_and_does_not_requeue(cluster, tmp_path, option
     cluster.until(lambda: not cluster.ask("squeue", "-h"))
     assert job_of(run).restarts == 0
     assert cluster.state(job) in ("CANCELLED", "FAILED")
-    out = (tmp_path / f"slurm-{job}.out").read_text()
+    out = run.log(0).read_text()
     assert ends in out
     assert "goes back to the queue" not in out
 
 
 def test_a_resume_is_another_job_of_the_same_run(cluster, tmp_path):
     """With what was asked of Slurm at first. The setting stands with the attempt."""
-    run, first = submitted("-o", "comment=mine", *stood_in(tmp_path))
+    run, first = submitted("-o", "comment=mine", *STOOD_IN)
     wait_for(lambda: seen(run).state == "running")
     say("stop", run.id)
-    before = (run.path / "job.sh").read_text()
+    before = (run.path / "spec.toml").read_text()
     with pytest.raises(UserError, match="checkpoint"):
         launcher.resume(run, start="7")
     assert run.state().state == "stopped"
     other = cluster.fill()
-    said = say("resume", run.id, "--set", "train.steps=7")
+    said = say("resume", run.id, "--set", "run.grace=7")
     job = job_of(run).id
     assert job != first
     assert said.startswith(f"run {run.id} submitted: Slurm job {job} ")
     assert (seen(run).state, run.state().attempt) == ("queued", 2)
-    assert "comment=mine" in (now := (run.path / "job.sh").read_text())
-    assert ("train.steps=7" in now, "train.steps=7" in before) == (True, False)
+    assert "comment=mine" in (run.path / "job.sh").read_text()
+    now = (run.path / "spec.toml").read_text()
+    assert ("grace = 7" in now, "grace = 7" in before) == (True, False)
     assert cluster.ask("squeue", "-h", "-j", str(job), "-o", "%k").strip() == "mine"
     cluster.ask("scancel", str(other))
     state = wait_for(lambda: (now := seen(run)).state == "running" and now)
@@ -170,8 +140,8 @@ def test_a_resume_is_another_job_of_the_same_run(cluster, tmp_path):
 
 def test_cancelled_while_it_waits(cluster, tmp_path):
     cluster.fill()
-    mine, job = submitted(*stood_in(tmp_path))
-    other, number = submitted(*stood_in(tmp_path))
+    mine, job = submitted(*STOOD_IN)
+    other, number = submitted(*STOOD_IN)
     assert say("stop", mine.id) == \
         f"{mine.id} stopped: Slurm job {job} was cancelled before it ran\n"
     assert cluster.state(job) == "CANCELLED"
@@ -187,11 +157,11 @@ def test_ranks_that_fail_before_they_report(cluster, tmp_path):
     (tmp_path / "dies").touch()
     with endpoint(200) as there:
         private(config.path(), f'[[to]]\nkind = "json"\nurl = "{there.url}"\n')
-        run, job = submitted(*stood_in(tmp_path))
+        run, _ = submitted(*STOOD_IN)
         state = wait_for(lambda: not (now := seen(run)).live and now)
         assert (state.state, state.reason) == (
-            "failed", f"Slurm job {job} failed: rank 0 on n1: exited with 1: no torch here")
-        assert listed(run)["slurm"]["state"] == "FAILED"
+            "failed", "rank 0: exited with 1")
+        wait_for(lambda: (seen(run), listed(run)["slurm"]["state"] == "FAILED")[1])
         wait_for(lambda: there.got)
         assert (there.got[0].json["run"], there.got[0].json["cause"]) == (run.id, state.reason)
         wait_for(lambda: [result for _, _, result in journal.read(run.path)] == ["sent"])
@@ -200,7 +170,7 @@ def test_ranks_that_fail_before_they_report(cluster, tmp_path):
 
 def test_a_job_that_slurm_forgets_is_lost(cluster, tmp_path):
     cluster.fill()
-    run, job = submitted(*stood_in(tmp_path))
+    run, job = submitted(*STOOD_IN)
     jobs.write(run.path, replace(job_of(run), id=4_000_000))
     state = seen(run)
     assert (state.state, state.reason) == (
@@ -220,7 +190,7 @@ def test_a_job_that_slurm_forgets_is_lost(cluster, tmp_path):
     (["--output", "x.sh"], "leave one out")])
 def test_what_is_refused_leaves_nothing(cluster, home, tmp_path, more, words):
     done = CliRunner().invoke(cli, ["slurm", "--submit", "--devices", "cpu:0", *more,
-                                    *stood_in(tmp_path)])
+                                    *STOOD_IN])
     assert isinstance(done.exception, UserError)
     assert words in str(done.exception)
     assert not (home / "runs").exists() or not runs.all_runs()

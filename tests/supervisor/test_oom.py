@@ -25,7 +25,7 @@ def out_of_memory(message="", **figures):
 def test_the_largest_that_would_likely_fit_keeps_the_global_batch(size, accumulate):
     advice = cause.fitting(Given(size, accumulate))
     fits, was, then = map(int, re.fullmatch(
-        r"(\d+) examples per GPU instead of (\d+) would likely fit; "
+        r"(\d+) examples? per GPU instead of (\d+) would likely fit; "
         r"batch.accumulate=(\d+) keeps the global batch", advice).groups())
     assert (was, fits * then) == (size, size * accumulate)
     assert [d for d in range(fits, size) if size % d == 0] == [fits]

@@ -69,7 +69,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
         sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
                               choice.base, tagged)
-        _warn(sweep.doubt)
+        _warn(*sweep.warnings)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
              if as_json else f"{sweep.id}: {units.counted(len(sweep.runs), 'run')} in the queue; "
                              f"gpu-engine sweep {sweep.id} compares them")
@@ -91,18 +91,17 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         sys.exit(watch.to_the_end(started, prepared.plan, as_json=as_json, quiet=quiet))
     if prepared.plan.chosen is not None:
         echo(prepared.plan.chosen, err=True)
-    for warning in prepared.plan.warnings:
-        echo(f"warning: {warning}", err=True)
+    _warn(*prepared.plan.warnings)
     _started(started, as_json)
 
 
 def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
+    from gpu_engine.launching import lookup
     from gpu_engine.queue.submit import moment
     from gpu_engine.queue.turns import When
-    from gpu_engine.runs import folder
 
-    first = folder.find(after).id if after is not None else None
+    first = lookup.find(after).id if after is not None else None
     return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 
@@ -111,7 +110,7 @@ def _wait(choice: SpecChoice, as_json: bool, when: When, tags: Sequence[str]) ->
 
     prepared = submit.prepare(choice.spec)
     run = submit.submit(choice.spec, when, prepared, base=choice.base, tags=tags)
-    _warn(prepared.kept.doubt)
+    _warn(prepared.kept.doubt, *run.require_plan().warnings)
     _started(run, as_json)
 
 
@@ -119,9 +118,9 @@ def _started(run: Run, as_json: bool) -> None:
     echo(in_json({"id": run.id, "path": str(run.path)}) if as_json else run.id)
 
 
-def _warn(doubt: str | None) -> None:
-    if doubt is not None:
-        echo(f"warning: {doubt}", err=True)
+def _warn(*warnings: str | None) -> None:
+    for warning in filter(None, warnings):
+        echo(f"warning: {warning}", err=True)
 
 
 @click.command(cls=WithCommand)
@@ -133,11 +132,13 @@ def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
     --grid or --repeat: the runs of the sweep."""
     from gpu_engine.launching.launcher import prepare
     from gpu_engine.plan.build import typed
+    from gpu_engine.slurm import submit as slurm
 
     if members := members_of(choice, **sweep_options):
         show(members, choice, as_json=as_json)
         return
-    planned = prepare(choice.spec, base=choice.base, only_plan=True).plan.for_people()
+    prepared = prepare(choice.spec, base=choice.base, only_plan=True)
+    planned = prepared.plan.for_people()
     if as_json:
         echo(in_json(planned.to_dict()))
         return
@@ -155,6 +156,8 @@ def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
     for node, line in enumerate(planned.lines):
         echo((f"# node {node}\n" if len(planned.lines) > 1 else "") + line)
     echo()
+    if prepared.on_slurm:
+        echo(slurm.script_of(choice.spec), nl=False)
     for process in planned.processes:
         echo(f"# process of rank {', '.join(map(str, process.ranks))}"
              + (f", on cores {','.join(map(str, process.cores))}" if process.cores else ""))

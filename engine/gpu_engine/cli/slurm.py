@@ -13,42 +13,37 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, telling
 
 if TYPE_CHECKING:
-    from gpu_engine.runs.job import Request
     from gpu_engine.spec.schema import RunSpec
 
 
 @click.command(cls=WithCommand)
-@click.option("--nodes", type=click.IntRange(1), help="Nodes (default: as the preset says).")
 @click.option("--gpus", type=click.IntRange(1),
               help="GPUs of each node (default: as many as the preset names); on CPU slots, ranks.")
 @click.option("--partition", help="Short for -o partition=…")
 @click.option("--time", "limit", help="The time limit: short for -o time=…")
-@click.option("-o", "options", multiple=True, metavar="KEY=VALUE",
-              help="Any other option of sbatch, for example -o account=vision.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="Write the script to this file.")
 @click.option("--submit", is_flag=True,
-              help="Submit it with sbatch; the run is then in the list of runs.")
+              help="Submit it with sbatch, as run --set devices.hosts=slurm does.")
 @spec_options
-def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: str | None,
-            limit: str | None, options: tuple[str, ...], output: Path | None,
-            submit: bool) -> None:
-    """Write or submit the batch script with which Slurm runs PRESET. The ranks save before the time
-    limit, and the job goes on from there when it starts again."""
-    from gpu_engine.common import paths
-    from gpu_engine.interpreters import choose
-    from gpu_engine.slurm.script import Place, batch_script, job_of
+def command(choice: SpecChoice, gpus: int | None, partition: str | None, limit: str | None,
+            output: Path | None, submit: bool) -> None:
+    """Write or submit the batch script with which Slurm runs PRESET, or your own command behind --.
+    The ranks save before the time limit, and the job goes on from there when it starts again."""
+    from gpu_engine.slurm.submit import for_slurm, plan_of, script_of
 
-    asked = [f"partition={partition}"] if partition is not None else []
-    asked += [f"time={limit}"] if limit is not None else []
-    job = job_of(choice.spec, nodes, gpus, [*asked, *options])
+    options = {"partition": partition, "time": limit}
+    spec = for_slurm(choice.spec, nodes=None, per_node=gpus,
+                     options={k: v for k, v in options.items() if v is not None})
     if submit:
         if output is not None:
             raise UserError("--output writes the script and --submit submits it: leave one out")
-        _submit(choice.spec, job)
+        _submit(spec)
         return
-    place = Place(choose.for_nodes(choice.spec.run.python), str(Path.cwd()), str(paths.home()))
-    text = batch_script(choice.spec, job, place)
+    # It may be for a machine that has other files: only what is in the spec is looked at.
+    for warning in plan_of(spec).warnings:
+        echo(f"warning: {warning}", err=True)
+    text = script_of(spec)
     if output is None:
         echo(text, nl=False)
         return
@@ -57,15 +52,17 @@ def command(choice: SpecChoice, nodes: int | None, gpus: int | None, partition: 
     echo(f"{output} written; submit it with: sbatch {output}", err=True)
 
 
-def _submit(spec: RunSpec, job: Request) -> None:
-    from gpu_engine.launching import notifier
+def _submit(spec: RunSpec) -> None:
+    from gpu_engine.launching.launcher import prepare_for_slurm, submit_to_slurm
     from gpu_engine.runs.job import read
-    from gpu_engine.slurm import submit, watch
+    from gpu_engine.slurm import watch
 
-    run, there = submit.submit(spec, job)
-    notifier.start(run)
+    prepared = prepare_for_slurm(spec)
+    for warning in prepared.plan.warnings:
+        echo(f"warning: {warning}", err=True)
+    run = submit_to_slurm(prepared)
     watch.refresh(at_once=True)
-    known = read(run.path) or there
-    echo(f"run {run.id} submitted: {clean(known.sentence())}")
+    known = read(run.path)
+    echo(f"run {run.id} submitted" + (f": {clean(known.sentence())}" if known else ""))
     echo(f"gpu-engine show {run.id} says how it is, gpu-engine stop {run.id} ends it: "
          f"{run.path}", err=True)

@@ -52,16 +52,21 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--devices", help="Short for --set devices.ids=0,1")
     @click.option("-n", "count", type=click.IntRange(1), metavar="N",
                   help="Short for --set devices.pick=N: the N freest devices.")
+    @click.option("--nodes", type=click.IntRange(1), metavar="N",
+                  help="Short for --set parallel.nodes=N.")
+    @click.option("-o", "sbatch", multiple=True, metavar="KEY=VALUE",
+                  help="On Slurm, an option of sbatch: account=vision, time=04:00:00, exclusive.")
     @click.option("--limit", "run_limit", metavar="TIME",
                   help="Stop and save after TIME: 90s, 5m, 1h30m.")
     @click.option("--metric", "metrics", multiple=True, metavar="PATTERN",
                   help="Record a value that is printed: 'val_bpb: (\\S+)', or auto.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
-                devices: str | None, count: int | None, run_limit: str | None,
-                metrics: tuple[str, ...], **rest: Any) -> Any:
-        assigned = assignments(sets=sets, mode=mode, devices=devices, count=count,
-                               run_limit=run_limit, metrics=metrics)
+                devices: str | None, count: int | None, nodes: int | None,
+                sbatch: tuple[str, ...], run_limit: str | None, metrics: tuple[str, ...],
+                **rest: Any) -> Any:
+        assigned = assignments(sets=sets, mode=mode, devices=devices, count=count, nodes=nodes,
+                               sbatch=sbatch, run_limit=run_limit, metrics=metrics)
         command = ctx.meta.get("command")
         if preset is None and not sets and not command:
             raise click.UsageError(
@@ -75,16 +80,19 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, count: int | None,
-                run_limit: str | None, metrics: Sequence[str]) -> list[str]:
+                run_limit: str | None, metrics: Sequence[str], nodes: int | None = None,
+                sbatch: Sequence[str] = ()) -> list[str]:
     """The `key=value`s that the options of `spec_options` stand for, in their order. Raises
     click.UsageError."""
     if count and devices:
         raise click.UsageError("-n takes the freest devices, --devices those that it names: give "
                                "one of them")
     short = {"parallel.mode": mode, "devices.ids": devices, "run.limit": run_limit,
-             "devices.pick": count}
+             "devices.pick": count, "parallel.nodes": nodes}
+    options = [text if "=" in text else f"{text}=" for text in sbatch]
     return [*(f"{key}={value}" for key, value in short.items() if value),
-            *map(_metric, metrics), *spelled_out(sets)]
+            *map(_metric, metrics), *(f"run.sbatch.{text}" for text in options),
+            *spelled_out(sets)]
 
 
 def _metric(pattern: str) -> str:

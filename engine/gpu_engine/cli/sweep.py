@@ -36,6 +36,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     gpu-engine run PRESET --grid KEY=V1,V2 submits a sweep.
     """
+    from gpu_engine.launching import lookup
+
+    lookup.ask_all()  # `retry` must not start again what goes on elsewhere
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.sweep import group
@@ -91,6 +94,7 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
     """Stop all members of SWEEP: those that wait leave the queue, those that run save and end."""
+    from gpu_engine.slurm import watch
     from gpu_engine.sweep import group
 
     found = group.find(sweep)
@@ -99,6 +103,7 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
         echo(f"all members of {found.id} have ended")
         return
     while wait and any(run.state().live for run in done.runs):
+        watch.refresh()
         time.sleep(0.1)
     _print(done, "stopped" if wait else "asked to stop")
 

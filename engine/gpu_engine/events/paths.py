@@ -12,6 +12,8 @@ FOLDER = "ranks"
 """The folder of these files, in a run folder."""
 HOSTS = "hosts"
 """The folder of what is known of a run's hosts, in a run folder."""
+NODES = "nodes"
+"""The folder with what the supervisors of a Slurm job's other nodes keep, in a run folder."""
 
 
 def events_path(run: Path, rank: int) -> Path:
@@ -28,7 +30,7 @@ def inside(path: Path) -> tuple[Path, str]:
     """The run folder and the name in it of one of these files, or of one beside it, as
     `files.open_inside` takes them."""
     folder = path.parent
-    if folder.name in (FOLDER, HOSTS):
+    if folder.name in (FOLDER, HOSTS, NODES):
         return folder.parent, f"{folder.name}/{path.name}"
     return folder, path.name
 
@@ -41,12 +43,14 @@ def devices_paths(run: Path) -> dict[str | None, Path]:
     """The files with the figures of devices, by the host whose devices they are; None: this
     machine."""
     found: dict[str | None, Path] = {None: run / DEVICES}
-    try:
-        names = os.listdir(run / HOSTS)  # noqa: PTH208
-    except OSError:
-        return found
-    return found | {name[:-len(DEVICES) - 1]: run / HOSTS / name for name in sorted(names)
-                    if name.endswith("." + DEVICES)}
+    for folder in (HOSTS, NODES):
+        try:
+            names = os.listdir(run / folder)  # noqa: PTH208
+        except OSError:
+            continue
+        found |= {name[:-len(DEVICES) - 1]: run / folder / name for name in sorted(names)
+                  if name.endswith("." + DEVICES)}
+    return found
 
 
 def ranks_with_files(run: Path) -> list[int]:

@@ -104,7 +104,7 @@ def ensure(folder: Path | None = None) -> int:
     sweeps = [*(e.sweep for e in runs.values() if e.sweep is not None), *_left(folder)]
     for sweep in dict.fromkeys(sweeps):
         with telling(f"the process of sweep {sweep} can't be started"):
-            _start_sweep(folder, sweep)
+            start_sweep(folder, sweep)
     for run, entry in runs.items():
         if entry.sweep is None:
             start(run)
@@ -120,7 +120,7 @@ def _left(folder: Path) -> Iterator[str]:
                 yield path.stem
 
 
-def _start_sweep(folder: Path, sweep: str) -> None:
+def start_sweep(folder: Path, sweep: str) -> None:
     """Start the process that starts a sweep's members, unless it runs. It inherits the lock. Raises
     OSError."""
     path, flags = waiting.sweep_lock(folder, sweep), os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -6,6 +6,7 @@
     ranks/00003.jsonl   ranks/00003.log
     checkpoints/step-00000500/   specs/00001.toml
     slurm.json   job.sh   stop                                        of a job of Slurm
+    nodes/1/{plan,state}.json   nodes/1/lock                          of its second node
     queue.json                                                        while it waits for its turn
     fetch.lock                                                        once a host's rest was fetched
     notes.json                                                        what a person wrote on it
@@ -47,8 +48,8 @@ from gpu_engine.common.files import (
     write_json_inside,
 )
 from gpu_engine.common.paths import parts_folder, private_folder, runs_folder
-from gpu_engine.events.paths import events_path, log_path, ranks_with_files
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.events.paths import NODES, events_path, log_path, ranks_with_files
+from gpu_engine.plan.records import LaunchPlan, PartOf
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers, trust, waiting
 from gpu_engine.runs.state import (
@@ -75,6 +76,14 @@ class Run:
     """A run folder."""
 
     path: Path
+    node: int = 0
+    """On several nodes of Slurm, which share the folder: whose supervisor, state, plan and lock are
+    meant. Those of the first are the run's."""
+
+    @property
+    def own(self) -> Path:
+        """The folder of these four."""
+        return self.path / NODES / str(self.node) if self.node else self.path
 
     @property
     def id(self) -> str:
@@ -96,10 +105,22 @@ class Run:
         has started several ranks. `plan`: the run's, if it has been read."""
         own, plan = self.log(rank), plan or self.plan()
         started = plan.processes if plan is not None else ()
-        if _exists(own) or any(rank in p.ranks for p in started[1:]) or not started:
+        if _exists(own) or not started:
             return own
-        shared = self.path / started[0].log
-        return shared if started[0].role == "rank" and _exists(shared) else own
+        # A rank that no process was planned for is below the first one.
+        process = next((p for p in started if rank in p.ranks), started[0])
+        shared = self.path / process.log
+        return shared if process.role == "rank" and _exists(shared) else own
+
+    def printed_elsewhere(self) -> str | None:
+        """Where the output of ranks is that a person has started by hand, in one sentence; None:
+        it is here, or nothing has begun."""
+        plan = self.plan()
+        if plan is None or plan.processes or plan.on_hosts or not plan.ranks \
+                or any(_exists(self.log(rank)) for rank in self.ranks()):
+            return None
+        return f"run {self.id} was not started by gpu-panel: its ranks print where torchrun, or " \
+            "whatever has started them, does"
 
     def cwd(self) -> str:
         plan = self.plan()
@@ -108,10 +129,10 @@ class Run:
     def plan(self) -> LaunchPlan | None:
         """The plan in plan.json; None if it can't be read or is not a plan."""
         try:
-            found = os.lstat(self.path / "plan.json")
+            found = os.lstat(self.own / "plan.json")
         except OSError:
             return None
-        return _plan(self.path, (found.st_ino, found.st_ctime_ns, found.st_size))
+        return _plan(self.own, (found.st_ino, found.st_ctime_ns, found.st_size))
 
     def require_plan(self) -> LaunchPlan:
         """The plan in plan.json. Raises UserError if it can't be read or is not a plan."""
@@ -132,7 +153,7 @@ class Run:
         damaged, the lock shows whether it runs; if the lock can't be read either, the run is
         *unreadable*. If it is a job of Slurm, what Slurm said last decides, as the lock may be
         held on another machine."""
-        recorded = State.from_dict(json_inside(self.path, "state.json"))
+        recorded = self.recorded()
         if recorded is None:
             try:
                 created = self.path.stat().st_mtime
@@ -151,11 +172,15 @@ class Run:
             return waits
         if recorded.live and not held:
             # It may have ended since state.json was read.
-            newer = State.from_dict(json_inside(self.path, "state.json"))
+            newer = self.recorded()
             if newer is not None and not newer.live:
                 return newer
             return replace(recorded, state="lost", exit_code=1, reason=self._why_lost(recorded))
         return recorded
+
+    def recorded(self) -> State | None:
+        """What its supervisor wrote last; None if that can't be read."""
+        return State.from_dict(json_inside(self.own, "state.json"))
 
     def _why_lost(self, recorded: State) -> str:
         if recorded.boot not in (None, procs.boot_id()):
@@ -172,17 +197,17 @@ class Run:
 
     def _held(self) -> bool | None:
         """Whether somebody holds the lock; None if we may not read it."""
-        return locked(self.path / "lock")
+        return locked(self.own / "lock")
 
     def write_state(self, state: State, *, settled: bool = True) -> None:
         """Write state.json, on a full disk by overwriting the old file. `settled`: as for
         `files.write_inside`. Raises OSError."""
         try:
-            write_json_inside(self.path, "state.json", state.to_dict(), settled=settled)
+            write_json_inside(self.own, "state.json", state.to_dict(), settled=settled)
         except OSError as err:
             if err.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            overwrite_inside(self.path, "state.json",
+            overwrite_inside(self.own, "state.json",
                              json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
     def stop(self, *, now: bool = False) -> None:
@@ -240,7 +265,7 @@ class Run:
         try:
             if not take_lock(fd):
                 return False
-            recorded = State.from_dict(json_inside(self.path, "state.json"))
+            recorded = self.recorded()
             if recorded is None or waiting.judge(recorded, self.path, held=False) is None:
                 return False
             self.write_state(replace(recorded, state="stopped", ended=time.time(),
@@ -338,6 +363,15 @@ def require_folder(path: Path) -> Path:
 def all_runs() -> list[Run]:
     """All runs in the runs folder, newest first; none if there is no such folder yet."""
     return _newest_first(each_run())
+
+
+def foreign_parts() -> list[tuple[Run, PartOf]]:
+    """What this machine has of runs that others have started, newest first, and which these are.
+    Where machines share this home the runs are here themselves."""
+    plans = [(part, part.plan()) for part in all_parts()]
+    own = {run.id for run in each_run()}
+    return [(part, plan.part_of) for part, plan in plans
+            if plan is not None and plan.part_of is not None and plan.part_of.run not in own]
 
 
 def _newest_first(runs: Iterable[Run]) -> list[Run]:

@@ -8,7 +8,9 @@ state without asking. Standard library only: a rank imports this.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from gpu_engine.common.records import UnixTime, Whole, find_record
 from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
 FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
+OURS = "GPU_PANEL_SLURM_JOB"
+"""The variable in which our batch scripts give the number of their job."""
 GONE = "GONE"
 """Our word for a job that Slurm no longer knows."""
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
@@ -103,6 +107,16 @@ class Job:
             + (f", probably until {_clock(self.expected)}" if self.expected else "")
 
 
+def here(environ: Mapping[str, str] = os.environ) -> Job | None:
+    """The job whose batch script, one of ours, has started this process. Within an allocation of a
+    person's own, which may hold other things, there is none: it would not be the run's to end."""
+    number, count = environ.get(OURS, ""), environ.get("SLURM_RESTART_COUNT", "")
+    if not number.isdigit() or number != environ.get("SLURM_JOB_ID"):
+        return None
+    return Job(int(number), state="RUNNING", restarts=int(count) if count.isdigit() else 0,
+               nodes=environ.get("SLURM_JOB_NODELIST"))
+
+
 def read(run: Path) -> Job | None:
     """The job of the run in this folder; None if it has none."""
     return find_record(Job, json_inside(run, FILE))
@@ -157,7 +171,7 @@ def judge(recorded: State, job: Job, stop: bool) -> State:
         if recorded.state != "stopped" or job.over:
             return recorded
         then = "ends" if stop else "goes back to the queue"
-        return _live(recorded, "stopping", f"the ranks have saved; Slurm job {job.id} {then}")
+        return _live(recorded, "stopping", f"the ranks have ended; Slurm job {job.id} {then}")
     if job.over:
         return _over(recorded, job, stop)
     if stop:

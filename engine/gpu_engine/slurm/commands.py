@@ -81,16 +81,19 @@ def finished(ids: Iterable[int]) -> dict[int, Seen]:
     return found
 
 
-def submit(script: Path, folder: str, output: str, without: Iterable[str] = ()) -> int:
+def submit(script: Path, folder: str, output: str, *, options: Sequence[str] = (),
+           without: Iterable[str] = ()) -> int:
     """Submit the batch script `script`, in the working folder `folder`; the job's output goes to
     `output`, a file name with Slurm's placeholders. Returns the job's number.
 
-    without: options whose settings in the environment (`SBATCH_PARTITION`), which for sbatch come
-    before those in the script, are left out. Raises SlurmError with sbatch's own words.
+    options: KEY=VALUE or KEY, beside those of the script. without: options whose settings in the
+    environment (`SBATCH_PARTITION`), which for sbatch come before those in the script, are left
+    out. Raises SlurmError with sbatch's own words.
     """
     names = {f"SBATCH_{name.upper().replace('-', '_')}" for name in without}
     env = {k: v for k, v in os.environ.items() if k not in names}
-    text = call(["sbatch", "--parsable", f"--output={output}", str(script)], limit=SUBMITTING,
+    text = call(["sbatch", "--parsable", f"--output={output}",
+                 *(f"--{option}" for option in options), str(script)], limit=SUBMITTING,
                 cwd=folder, env=env)
     said = re.search(r"^(\d+)(?:;\S+)?\s*$", text, re.MULTILINE)  # with the cluster's name
     if said is None:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_engine.common import paths
-from gpu_engine.common.errors import UserError
+from gpu_engine.common import paths, units
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_inside
 from gpu_engine.interpreters import choose
-from gpu_engine.plan.build import resolve
+from gpu_engine.plan import without_effect
+from gpu_engine.plan.build import engine_line, resolve
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room
+from gpu_engine.remote.reach import hosts
+from gpu_engine.runs import disk_room, notes
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
-from gpu_engine.slurm import commands
+from gpu_engine.runs.sweep import Member
+from gpu_engine.runs.sweep import write as write_member
+from gpu_engine.slurm import commands, script
 from gpu_engine.slurm.commands import SlurmError
-from gpu_engine.slurm.script import Place, batch_script, job_of, pattern, placed
+from gpu_engine.slurm.script import Place
+from gpu_engine.spec import modes
+from gpu_engine.spec.host_names import SLURM, parse_all
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -30,27 +36,69 @@ _INHERITED = ("requeue", "no-requeue", "open-mode", "signal", "array-inx", "expo
 """Settings of the environment that would change what the script depends on."""
 
 
-def submit(spec: RunSpec, job: jobs.Request) -> tuple[Run, jobs.Job]:
+def is_meant(spec: RunSpec) -> bool:
+    """Whether the run is for Slurm: its devices.hosts name it, and no host of this person is called
+    so; then only a partition can mean it. Raises UserError."""
+    entries = parse_all(spec.devices.hosts or ())
+    if all(entry.host != SLURM for entry in entries):
+        return False
+    return entries[0].partition is not None or not _a_host()
+
+
+def _a_host() -> bool:
+    """Whether a person has a host that is called slurm."""
+    config = Path.home() / ".ssh" / "config"
+    lines = config.read_text(errors="replace").splitlines() if config.is_file() else []
+    return SLURM in hosts.read() or any(
+        SLURM in words[1:] for words in map(str.split, lines) if words[:1] in (["Host"], ["host"]))
+
+
+def plan_of(spec: RunSpec, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
+            *, in_sweep: bool = False) -> LaunchPlan:
+    """The plan of a run for Slurm in `cwd` (None: this process's folder), made without asking it.
+    Which devices the ranks get is known when they start. `in_sweep`: it is compared with others.
+    Raises SpecError."""
+    job, checked = script.asked_of(spec), script.placed(spec)
+    plan = resolve(checked, python=choose.for_nodes(spec.run.python, cwd), base=base)
+    kind = "CPU slot" if script.on_cpu(spec) else "GPU"
+    told = [units.counted(job.nodes, "node"), f"{units.counted(job.per_node, kind)} each"] \
+        if job.nodes > 1 else [units.counted(job.per_node, kind)]
+    asked = replace(spec, parallel=replace(spec.parallel, mode=checked.spec.parallel.mode))
+    return replace(plan, warnings=without_effect.told(asked, without_effect.SLURM,
+                                                      in_sweep=in_sweep),
+                   spec=spec, ranks=(), processes=(), lines=(engine_line(spec, base),),
+                   chosen=f"Slurm chooses: {', '.join([*told, *job.options])}")
+
+
+def script_of(spec: RunSpec) -> str:
+    """The batch script for a run from this folder, whose job makes the run folder. Raises as
+    `batch_script`."""
+    return script.batch_script(
+        spec, Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home())))
+
+
+def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
+           member: Member | None = None, options: Sequence[str] = ()) -> tuple[Run, jobs.Job]:
     """Make a run folder with the batch script in it and submit that. The script's own output goes
-    to its supervisor.log, each rank's to `ranks/`.
+    to its supervisor.log, each rank's to `ranks/`. `plan`: of `plan_of`. `member`: its
+    place in a sweep. `options`: further ones of sbatch, for this submission alone.
 
     Raises SpecError and UserError as `batch_script`, and UserError with sbatch's words if the job
     is refused; the run folder is then removed.
     """
     if shutil.which("sbatch") is None:
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
-                        "cluster, or write the script with --output and take it there")
-    place = Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home()))
-    for key in _keys(job):
-        if key in ("output", "error"):
-            raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
-                            "gpu-engine logs prints it")
-    checked = placed(spec, job)
-    plan = resolve(checked, python=place.python)
+                        "cluster, or write the script (gpu-engine slurm … --output) and take it "
+                        "there")
     disk_room.require(paths.runs_folder())
-    run, lock = create_run(spec.name, to_toml(checked.spec), _without_ranks(plan))
+    run, lock = create_run(spec.name, to_toml(spec), plan)
     try:
-        there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
+        if member is not None:
+            with telling(f"{run.path}: can't be written"):
+                write_member(run.path, member)
+        notes.tag(run.path, tags)
+        place = Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home()))
+        there = _submitted(run, spec, place, options)
         _record(run, there)
     except BaseException:
         discard(run)
@@ -66,18 +114,19 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
     known = jobs.read(run.path)
     if known is None or known.request is None:
         raise UserError(f"run {run.id} was not submitted by gpu-panel")
-    asked = known.request
-    job = job_of(spec, asked.nodes, asked.per_node, asked.options)
+    if spec.devices.hosts is None:  # it was submitted before a spec could say so
+        asked = known.request
+        options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
+        spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
+    plan = plan_of(spec, cwd=Path(run.cwd()))
     place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(paths.home()))
-    checked = placed(spec, job)
-    plan = _without_ranks(resolve(checked, python=place.python))
     stopped = jobs.asked_to_stop(run.path)
     there = None
     try:
         (run.path / jobs.STOP).unlink(missing_ok=True)
-        there = _submitted(run, batch_script(spec, job, place, str(run.path)), job, place)
         # Its ranks are seconds away: the interpreter has to start, and torch to be imported.
-        lock = reopen_run(run, to_toml(checked.spec), plan)
+        there = _submitted(run, spec, place)
+        lock = reopen_run(run, to_toml(spec), plan)
     except BaseException:
         if there is not None:
             with contextlib.suppress(SlurmError):
@@ -93,17 +142,32 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
     return plan
 
 
-def _keys(job: jobs.Request) -> list[str]:
-    return [option.partition("=")[0] for option in job.options]
+def for_slurm(spec: RunSpec, *, nodes: int | None, per_node: int | None,
+              options: Mapping[str, str]) -> RunSpec:
+    """A spec for any machine as one for Slurm: its devices are counted and no longer named."""
+    devices, p = spec.devices, spec.parallel
+    count = per_node or (len(devices.ids) if devices.ids else devices.pick or 1)
+    slots = ":" + ",".join(f"cpu:{i}" for i in range(count)) if script.on_cpu(spec) else ""
+    return replace(
+        spec, devices=replace(devices, ids=None, pick=None if slots else count,
+                              hosts=[f"{SLURM}{slots}"]),
+        parallel=replace(p, nodes=nodes or modes.get(p.mode).nodes(p.nodes)),
+        run=replace(spec.run, sbatch={**spec.run.sbatch, **options}))
 
 
-def _submitted(run: Run, script: str, job: jobs.Request, place: Place) -> jobs.Job:
-    path = run.path / jobs.SCRIPT
+def _submitted(run: Run, spec: RunSpec, place: Place, options: Sequence[str] = ()) -> jobs.Job:
+    path, job = run.path / jobs.SCRIPT, script.asked_of(spec)
+    keys = [option.partition("=")[0] for option in (*job.options, *options)]
+    for key in keys:
+        if key in ("output", "error"):
+            raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
+                            "gpu-engine logs prints it")
+    text = script.batch_script(spec, place, str(run.path))
     try:
-        write_inside(run.path, jobs.SCRIPT, script)
+        write_inside(run.path, jobs.SCRIPT, text)
         number = commands.submit(
-            path, place.folder, pattern(str(run.path), jobs.OUTPUT),
-            without=(*_INHERITED, *_keys(job)))
+            path, place.folder, script.pattern(str(run.path), jobs.OUTPUT), options=options,
+            without=(*_INHERITED, *keys))
     except SlurmError as err:
         raise UserError(f"the job was not submitted: {err}") from None
     except OSError as err:
@@ -123,8 +187,3 @@ def _record(run: Run, there: jobs.Job) -> None:
         except SlurmError as refused:
             raise UserError(f"{what}; cancel it with scancel {there.id} ({refused})") from None
         raise UserError(f"{what}; it was cancelled") from None
-
-
-def _without_ranks(plan: LaunchPlan) -> LaunchPlan:
-    """Which devices the ranks have is known when they start."""
-    return replace(plan, ranks=(), lines=(shlex.join(["sbatch", jobs.SCRIPT]),))

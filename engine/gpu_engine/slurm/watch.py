@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import re
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,17 +18,15 @@ from pathlib import Path
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import end_inside, json_inside
+from gpu_engine.common.files import end_inside
 from gpu_engine.common.paths import runs_folder
 from gpu_engine.events.paths import inside, log_path
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.job import Job
-from gpu_engine.runs.state import Cause, State
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import Seen, SlurmError
-from gpu_engine.supervisor.cause import Failure, of_events
 
 EVERY = 3.0
 """Seconds between two questions."""
@@ -39,12 +36,9 @@ _STAMP = ".slurm-asked"
 _END = 4096
 """Bytes at the end of a job's output that are read."""
 _NOISE = re.compile(r"srun: (launch/slurm|Job step|error: \S+: tasks? |got SIG|forc)"
-                    r"|slurmstepd-?\S*: error: \*", re.IGNORECASE)
-"""Lines in which Slurm says only that it ends what has failed."""
-_TASK = re.compile(rb"^srun: error: (\S+): tasks? (\d+)[\d,-]*: "
-                   rb"(?:Exited with exit code (\d+)|(\w[\w ]+))", re.MULTILINE)
-"""How srun tells that a rank has ended: its node, its number, its exit code or its signal."""
-_SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals()}
+                    r"|slurmstepd-?\S*: error: \*|\d{4}-\d\d-\d\d [\d:,]+ INFO", re.IGNORECASE)
+"""Lines in which Slurm says only that it ends what has failed, and those of our own that tell what
+goes on."""
 
 
 def refresh(*, at_once: bool = False) -> None:
@@ -97,11 +91,8 @@ def _query(runs: Sequence[tuple[Run, Job]]) -> None:
     for run, job in runs:
         now = _now(job, seen.get(job.id), why)
         if now.over and now.state not in ("CANCELLED", jobs.GONE):
-            cause = _cause(run, now)
-            words = cause.line if cause is not None else \
-                _last_line(run.path / jobs.OUTPUT) or _last_line(log_path(run.path, 0))
+            words = _last_line(run.path / jobs.OUTPUT) or _last_line(log_path(run.path, 0))
             now = replace(now, words=words or now.words)
-            _explain(run, cause)
         _note(run, job, now)
         if now.waits and jobs.asked_to_stop(run.path):  # it went back before it could know
             with contextlib.suppress(SlurmError):
@@ -127,32 +118,6 @@ def _note(run: Run, before: Job, now: Job) -> None:
     if now != before and recorded is not None and recorded.id == now.id:
         with contextlib.suppress(OSError):
             jobs.write(run.path, now)
-
-
-def _cause(run: Run, job: Job) -> Cause | None:
-    """Why a job's run has failed, by what its ranks have recorded and srun says of how they ended:
-    who was killed has recorded nothing."""
-    said = end_inside(run.path, jobs.OUTPUT, _END)
-    nodes, ended = {}, []
-    for node, task, code, name in _TASK.findall(said):
-        status = int(code) if code else -_SIGNALS.get(name.decode().strip(), signal.SIGKILL)
-        nodes[rank := int(task)] = node.decode()
-        ended.append(Failure(rank, status, job.ended or time.time()))
-    cause = of_events(run, ended)
-    if cause is None or cause.rank is None:
-        return cause
-    last = _last_line(log_path(run.path, cause.rank)) if "exited with" in cause.message else None
-    return replace(cause, host=nodes.get(cause.rank),
-                   message=f"{cause.message}: {last}" if last else cause.message)
-
-
-def _explain(run: Run, cause: Cause | None) -> None:
-    """Note the cause with a run whose rank 0 has recorded that it failed: it knows no more than its
-    own error."""
-    state = State.from_dict(json_inside(run.path, "state.json"))
-    if state is not None and state.state == "failed" and cause is not None:
-        with contextlib.suppress(OSError):
-            run.write_state(replace(state, reason=cause.line, cause=cause))
 
 
 def _last_line(path: Path) -> str | None:

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 LOCAL = "local"
 """The name of this machine among the hosts: its agent is a child process, without ssh."""
 ANY = "any"
+SLURM = "slurm"
+"""The scheduler, unless a person has a host of that name."""
 
 NAME_HELP = ("letters, digits and . _ - (after a letter or digit), with user@ before it where the "
              "user is another one")
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}@)?[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._/-]{0,127}")
 _GROUP = re.compile(r"@[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MORE = re.compile(r"[0-9]{1,4}|cpu:[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{4,120}")
-"""A device that stands alone between commas belongs to the host before it."""
+DEVICE = re.compile(r"[0-9]{1,4}|cpu:[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{4,120}")
+"""Looks like a device. One that stands alone between commas belongs to the host before it."""
 
 
 class BadName(ValueError):
@@ -42,6 +44,12 @@ class HostDevices:
     def several(self) -> bool:
         """Whether it stands for several hosts."""
         return self.host == ANY or self.host.startswith("@")
+
+    @property
+    def partition(self) -> str | None:
+        """The partition of Slurm that it names: no device is called so."""
+        one = self.ids[0] if self.host == SLURM and len(self.ids) == 1 else ""
+        return one if one and not DEVICE.fullmatch(one) else None
 
     def __str__(self) -> str:
         return self.host + (":" + ",".join(self.ids) if self.ids else "")
@@ -90,7 +98,7 @@ def glued(parts: Iterable[str]) -> list[str]:
     to its host: ["gpu1:0", "1", "gpu2:3"] → ["gpu1:0,1", "gpu2:3"]."""
     out: list[str] = []
     for part in parts:
-        if out and ":" in out[-1] and _MORE.fullmatch(part.strip()):
+        if out and ":" in out[-1] and DEVICE.fullmatch(part.strip()):
             out[-1] += "," + part.strip()
         else:
             out.append(part)

@@ -18,7 +18,16 @@ from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.paths import read_own
 from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, show
 from gpu_engine.spec.host_names import BadName, HostDevices, glued, parse_all
-from gpu_engine.spec.schema import LONGEST_NAME, ONE_OF, SECTIONS, Key, RunSpec, keys, known_keys
+from gpu_engine.spec.schema import (
+    LONGEST_NAME,
+    ONE_OF,
+    SECTIONS,
+    TABLES,
+    Key,
+    RunSpec,
+    keys,
+    known_keys,
+)
 from gpu_engine.spec.typed_command import split
 
 _MOST = 1 << 20
@@ -39,7 +48,7 @@ def from_dict(data: Mapping[str, Any]) -> RunSpec:
             problems.append(Problem(left, _get(data, left), f"give this or {right}, not both"))
     if spec.devices.hosts is not None:
         try:
-            fixed = [str(e) for e in parse_all(spec.devices.hosts) if e.ids]
+            fixed = [str(e) for e in parse_all(spec.devices.hosts) if e.ids and not e.partition]
         except BadName as err:
             problems.append(Problem("devices.hosts", spec.devices.hosts, str(err)))
         else:
@@ -175,9 +184,9 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
     """Apply one `key=value` to a nested dict, in place. Raises SpecError.
 
     The value is parsed by the key's type (`values.parse`); task.command is split as a shell splits
-    it, as are the variables of run.env. `run.env.NAME` sets one of them, and `run.metrics.NAME` one
-    pattern. A key may be named without its section (`spelled_out`). Setting one of two keys of
-    `ONE_OF` removes the other.
+    it, as are the variables of run.env. `run.env.NAME` sets one of them, `run.metrics.NAME` one
+    pattern, `run.sbatch.NAME` one option. A key may be named without its section (`spelled_out`).
+    Setting one of two keys of `ONE_OF` removes the other.
     """
     dotted, eq, text = spelled_out(assignment).partition("=")
     dotted = dotted.strip()
@@ -188,7 +197,7 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         params = data.setdefault("task", {}).setdefault("params", {})
         params[dotted.removeprefix("task.params.")] = parse(text, ANY)
         return
-    table = next((t for t in ("run.env", "run.metrics") if dotted.startswith(f"{t}.")), None)
+    table = next((t for t in TABLES if dotted.startswith(f"{t}.")), None)
     if table is not None:
         part, name = data.setdefault("run", {}), table.removeprefix("run.")
         if not isinstance(part.get(name), dict):  # run.metrics may be "auto"

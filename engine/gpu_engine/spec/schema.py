@@ -62,7 +62,9 @@ class DevicesSpec:
     """Devices of other machines, one entry per host: "gpu1:0,1", "alice@gpu2:3", "local:0"; without
     ids, all devices of the host. With one host the run is on that host; with several, each is a
     node, in this order. With `pick`: the hosts of which the freest is taken, also as "any" (all of
-    hosts.toml, and this machine) or "@lab" (a group of them)."""
+    hosts.toml, and this machine) or "@lab" (a group of them). "slurm" alone: nodes that Slurm
+    chooses, with `pick` GPUs each; "slurm:a100" those of a partition, "slurm:cpu:0,cpu:1" without
+    GPUs."""
     share: bool = False
     """Use GPUs even if another run holds them or another process computes on them."""
 
@@ -217,6 +219,9 @@ class ProcessSpec:
     env: dict[str, str] = field(default_factory=dict)
     """Variables for the environment of the ranks, on every machine: NCCL_DEBUG = "INFO",
     HF_HOME = "/data/hf". They come before those that are inherited."""
+    sbatch: dict[str, str] = field(default_factory=dict)
+    """Options of sbatch by their long names, for a run on Slurm (`devices.hosts = ["slurm"]`):
+    account = "vision", time = "04:00:00". "" for one without a value: exclusive = ""."""
     grad_norm: bool = False
     """For a script of your own: also record the norm of each step's gradients, which costs
     a pass over them."""
@@ -247,6 +252,9 @@ SECTIONS: Mapping[str, type] = MappingProxyType({
 ONE_OF = (("task.use", "task.command"), ("devices.ids", "devices.pick"),
           ("devices.ids", "devices.hosts"), ("train.epochs", "train.steps"))
 """Pairs of keys of which at most one may be given."""
+
+TABLES = ("run.env", "run.metrics", "run.sbatch")
+"""Keys whose values have names of a person's own, each of which is set by itself: run.env.NAME."""
 
 LONGEST_NAME = 80
 """How many characters `name` may have."""
@@ -292,7 +300,8 @@ def _keys(mode_names: tuple[str, ...]) -> Mapping[str, Key]:
 
 def is_key(dotted: str) -> bool:
     """Whether a spec can have a value under this name, also a task's own parameter."""
-    return dotted in keys() or dotted.startswith(("task.params.", "run.env.", "run.metrics."))
+    return dotted in keys() or dotted.startswith(
+        ("task.params.", *(f"{table}." for table in TABLES)))
 
 
 def known_keys() -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_engine.common.clean import shown_env, shown_params, shown_words
 from gpu_engine.common.values import ANY, parse, quote, show
-from gpu_engine.spec.schema import SECTIONS, RunSpec, keys
+from gpu_engine.spec.schema import SECTIONS, TABLES, RunSpec, keys
 from gpu_engine.spec.typed_command import split
 
 
@@ -58,7 +58,7 @@ def flat(spec: RunSpec) -> dict[str, str]:
             value = getattr(getattr(spec, section), key.name)
             if key.dotted == "task.params":
                 out |= {f"task.params.{name}": _free(one) for name, one in value.items()}
-            elif key.dotted in ("run.env", "run.metrics") and isinstance(value, dict):
+            elif key.dotted in TABLES and isinstance(value, dict):
                 out |= {f"{key.dotted}.{name}": text for name, text in value.items()}
             elif value is not None:
                 out[key.dotted] = _command(value) if key.dotted == "task.command" \

@@ -66,6 +66,8 @@ class Attempt:
     """The pids of what still ran when the processes that were started had ended."""
     left: dict[int, str] = field(default_factory=dict)
     """What a person's own command has left running at its end: pid and program."""
+    beside: Cause | None = None
+    """What another node has met, which ends this attempt here."""
     hang: Cause | None = None
     """Set if it was ended because it hung."""
 

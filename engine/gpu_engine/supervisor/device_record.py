@@ -16,7 +16,7 @@ from gpu_engine.common import procs
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.events import notices, schema
-from gpu_engine.events.paths import DEVICES
+from gpu_engine.events.paths import DEVICES, NODES
 from gpu_engine.events.writer import EventWriter, encode
 from gpu_engine.runs.folder import Run
 
@@ -125,7 +125,9 @@ class DeviceRecord:
         # Beside a problem, the figures are those of an earlier reading.
         told = [s if s.problem is None else Sample(s.device) for s in samples]
         if self._writer is None:
-            self._writer = EventWriter(self._run.path / DEVICES)
+            node = os.environ.get("SLURMD_NODENAME", self._run.node)
+            file = f"{NODES}/{node}.{DEVICES}" if self._run.node else DEVICES
+            self._writer = EventWriter(self._run.path / file)
         self._writer.write(encode(schema.Devices(
             tuple(s.device.id for s in told),
             utilization=_known(_short(s.utilization, 3) for s in told),

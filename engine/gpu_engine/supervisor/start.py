@@ -19,7 +19,8 @@ from gpu_engine.devices import availability, leases
 from gpu_engine.devices.leases import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events.reader import Tail
-from gpu_engine.plan.records import RUN_DIR, LaunchPlan
+from gpu_engine.plan.records import MASTER_PORT, RUN_DIR, LaunchPlan
+from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
@@ -37,7 +38,8 @@ PATIENCE_AGAIN = 10.0
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
             "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID",
-            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT")
+            "GPU_PANEL_RANK", "GPU_PANEL_DEVICES", "GPU_PANEL_DIRECT",
+            "GPU_PANEL_NODE", slurm_job.OURS)
 """Variables that a launcher or a run above us may have left. A rank would take them for its own."""
 
 log = logging.getLogger(__name__)
@@ -123,11 +125,16 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
         env |= {"GPU_PANEL_RUN": str(run.path), "PYTHONUNBUFFERED": "1",
                 "GPU_PANEL_ATTEMPT": str(attempt.number),
                 "GPU_PANEL_SUPERVISOR": f"{os.getpid()}:{procs.start_ticks(os.getpid())}"}
+        if run.node:
+            env["GPU_PANEL_NODE"] = str(run.node)
         if direct and process.role == "rank":
             env["GPU_PANEL_DIRECT"] = str(os.getpid())
+        # A new one each attempt: the last may still be in use.
         if env.get("MASTER_PORT") == "0":
-            env["MASTER_PORT"] = port  # a new one each attempt: the last may still be in use
-        argv = [a.replace(RUN_DIR, str(run.path)) for a in process.argv]
+            env["MASTER_PORT"] = port
+        elif plan.nodes > 1 and slurm_job.here() is not None:  # the same on all nodes
+            env["MASTER_PORT"] = str(plan.master_port + (attempt.number - 1) % 100)
+        argv = [a.replace(RUN_DIR, str(run.path)).replace(MASTER_PORT, port) for a in process.argv]
         path = run.path / (process.log or "ranks/00000.log")
         ranks = process.ranks
         seen = {r: RankState.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from gpu_engine.devices.leases import Leases
 from gpu_engine.events import notices, schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
+from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.runs import job
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
 from gpu_engine.spec.schema import parse_best
 from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
@@ -64,16 +66,22 @@ class Compare(Protocol):
                  ) -> tuple[Rung, str | None] | None: ...
 
 
+Beside = Callable[[int], "Cause | None"]
+"""Why an attempt, by its number, can't go on: what the supervisor of another node has met. See
+`on_node.nodes`, which this room can't import."""
+
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Supervises one run. `umask`: that of its processes. `compare`: with what it may be stopped
-    before its end. Raises UserError if its plan can't be read."""
+    """Supervises one run, or what one node of a Slurm job has of it. `umask`: that of its
+    processes. `compare`: with what it may be stopped before its end. `beside`: looks at the other
+    nodes. Raises UserError if its plan can't be read."""
 
-    def __init__(self, run: Run, umask: int, compare: Compare | None = None) -> None:
-        self.run, self.umask, self.compare = run, umask, compare
-        self.plan = run.require_plan()
+    def __init__(self, run: Run, umask: int, compare: Compare | None = None,
+                 beside: Beside | None = None) -> None:
+        self.run, self.umask, self.compare, self.beside = run, umask, compare, beside
+        self.plan = _of_this_machine(run.require_plan())
         spec = self.plan.spec
         self.is_task = spec.task.use is not None
         self.direct = bool(spec.task.command) \
@@ -103,6 +111,9 @@ class Supervisor:
                                     started=time.time(), until=None)
         if self.limit and spec.run.halving and self.is_task and self.state.rungs:
             self.limit *= 1 - self.state.rungs[-1].share  # the rest is behind its checkpoint
+        if self.limit and (here := job.here()) is not None and here.restarts:
+            # Slurm has begun the job again, and not a person the run: its time goes on.
+            self.limit = max(self.limit - _trained(self.state.attempts, here.restarts), 1.0)
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
@@ -110,7 +121,7 @@ class Supervisor:
         nobody is on them."""
         self.checked = leases is not None
         become_subreaper()
-        for folder in (self.run.path, self.run.path / "ranks"):
+        for folder in (self.run.own, self.run.own / "ranks"):
             if not folder.is_symlink():
                 files.remove_temporary(folder)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -157,7 +168,8 @@ class Supervisor:
 
     def _begin(self, number: int) -> None:
         # The changes of a resume are recorded with its first attempt.
-        record = AttemptRecord(number, time.time(), changed=self.state.changed)
+        record = AttemptRecord(number, time.time(), changed=self.state.changed,
+                               requeued=here.restarts if (here := job.here()) else None)
         self.state = replace(
             self.state, state="starting", attempt=number, processes=(), cause=None, reason=None,
             changed=(), warnings=(),
@@ -198,6 +210,7 @@ class Supervisor:
             self._check(attempt)
             self._watch_time(attempt)
             self._watch_rungs(attempt)
+            self._look_beside(attempt)
             if (elsewhere := devices.sample()) is not None:
                 ranks.append(self.run, attempt.children[0].ranks[0], elsewhere)
         if not self.is_task and attempt.stopping is None \
@@ -213,7 +226,7 @@ class Supervisor:
         left = kill_tree(attempt.children, attempt.orphans)
         if left:
             log.error("could not end: %s", left)
-        else:  # nobody writes there any more
+        elif not self.run.node:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
         while self._read_printed(attempt, over=True):
             pass
@@ -228,6 +241,8 @@ class Supervisor:
         why = self.worse or (self.stopped_by and f"asked to stop {self.stopped_by}")
         if verdict[0] == "stopped" and why:
             verdict = ("stopped", f"{why}; {verdict[1]}" if verdict[1] else why, None)
+        if attempt.beside is not None:  # what our ranks met by it is no cause
+            verdict = ("failed", attempt.beside.line, attempt.beside)
         if self.printed and verdict[0] == "completed" and (missing := self.printed.missing()):
             ranks.append(self.run, 0, notices.not_printed(missing))
             self._read(attempt)
@@ -245,8 +260,9 @@ class Supervisor:
         return verdict
 
     def _read(self, attempt: Attempt, *, to_the_end: bool = True) -> None:
-        """Read the ranks' new events. A script may have ranks that are not in the plan."""
-        if not self.is_task:
+        """Read the ranks' new events. A script may have ranks that are not in the plan, unless that
+        has those of this node alone."""
+        if not self.is_task and self.beside is None:
             for rank in set(self.run.ranks()) - set(attempt.events):
                 attempt.events[rank] = RankState(rank, Tail(self.run.events(rank)), attempt.number)
         for seen in attempt.events.values():
@@ -269,7 +285,8 @@ class Supervisor:
             attempt.hang = self.watch.judge(attempt.events)
             if attempt.hang is not None:
                 self._kill(attempt, attempt.hang.message)
-        self.busy = logs.bound_all(self.run.path, self.plan.spec.run.log_mb << 20)
+        if not self.run.node:
+            self.busy = logs.bound_all(self.run.path, self.plan.spec.run.log_mb << 20)
 
     def _read_printed(self, attempt: Attempt, *, over: bool = False) -> bool:
         """Record the values that rank 0 has printed since the last time (run.metrics). Returns
@@ -336,6 +353,18 @@ class Supervisor:
                 self.worse = found[1]
                 self._request_stop(attempt)
 
+    def _look_beside(self, attempt: Attempt) -> None:
+        """End the attempt once another node has failed it: its ranks wait for those in vain, with
+        NCCL for minutes."""
+        if self.beside is None or attempt.stopping is not None or attempt.beside is not None:
+            return
+        attempt.beside = self.beside(attempt.number)
+        if attempt.beside is not None:
+            attempt.bad = True
+            self._limit(attempt, _WAKE_GRACE)
+            for child in attempt.running_children:
+                child.signal(signal.SIGTERM)
+
     def _time_up(self, attempt: Attempt) -> str | None:
         """If the ranks were stopped as the time was up, this in words. The ranks of other machines
         may have seen it first: all stop at the same step."""
@@ -370,7 +399,8 @@ class Supervisor:
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
-            self.stopped_by = stopping.sender(got[1])  # at once: a `kill` is gone in a moment
+            self.stopped_by = stopping.sender(got[1]) if job.here() is None \
+                else self._by_slurm()  # at once: a `kill` is gone in a moment
         ended = reap(attempt.children, attempt.orphans)
         if ended:
             self._note_ends(attempt, ended)
@@ -387,6 +417,11 @@ class Supervisor:
                 attempt.deadline = time.monotonic() + _WAKE_GRACE
             else:
                 self._kill(attempt, "time is up")
+
+    def _by_slurm(self) -> str | None:
+        """Of a job's signals all come through Slurm; those of `gpu-engine stop` too."""
+        return None if job.asked_to_stop(self.run.path) else \
+            "by Slurm: near the time limit, for another job, or by scancel"
 
     def _note_ends(self, attempt: Attempt, ended: list[Child]) -> None:
         for child in ended:
@@ -499,6 +534,20 @@ class Supervisor:
                 return False
             reap(())
         return True
+
+
+def _of_this_machine(plan: LaunchPlan) -> LaunchPlan:
+    """The plan of a run on several nodes says what is on the others, too."""
+    return replace(plan, ranks=tuple(r for r in plan.ranks if r.host is None),
+                   processes=tuple(p for p in plan.processes if p.host is None))
+
+
+def _trained(attempts: Sequence[AttemptRecord], restarts: int) -> float:
+    """Seconds for which the attempts of the job that has been requeued so often were running. One
+    that Slurm has killed has left no end."""
+    begin = next((i for i in range(len(attempts) - 1, -1, -1) if attempts[i].requeued == 0), 0)
+    return sum((a.ended or a.started) - a.started for a in attempts[begin:]
+               if (a.requeued or 0) < restarts)
 
 
 def _left_running(attempt: Attempt) -> dict[int, str]:

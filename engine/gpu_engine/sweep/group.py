@@ -4,6 +4,7 @@ finding them, stopping them, and trying those again that have failed."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,16 +15,16 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import overwrite_inside
-from gpu_engine.runs import attempts, trust, waiting
+from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
-from gpu_engine.runs.folder import Run, State, each_run
+from gpu_engine.runs.folder import Run, State, each_run, require_folder
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import grid
 from gpu_engine.sweep.figures import By, Figures, FiguresOf, compared_by
 from gpu_engine.sweep.rungs import due
-from gpu_engine.sweep.table import One, names
+from gpu_engine.sweep.table import One, best_text, names, summary
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gpu_engine.queue.turns import When
 
 # What starts runs is imported where that is done: to look needs none of it.
+
+log = logging.getLogger(__name__)
 
 Base = tuple[str, RunSpec] | None
 """(name, spec) of the preset that the spec is based on."""
@@ -44,8 +47,8 @@ class Sweep:
 
     id: str
     runs: tuple[Run, ...]
-    doubt: str | None
-    """What a person should know of how its code is kept."""
+    warnings: tuple[str, ...]
+    """What a person should know of it, as how its code is kept."""
 
 
 def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, base: Base = None
@@ -59,7 +62,7 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
     found: list[LaunchPlan] = []
     for member in members:
         try:
-            found.append(plan(member.spec, inventory, base))
+            found.append(plan(member.spec, inventory, base, in_sweep=True))
         except SpecError as err:
             where = f"(run {member.index} of {len(members)}, {member.spec.name})"
             raise SpecError([replace(p, message=f"{p.message} {where}") for p in err.problems]
@@ -78,7 +81,7 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
 
     ours = [m.spec for m in members if m.spec.task.command or ".py:" in (m.spec.task.use or "")]
     prepared = queue.prepare(ours[0] if ours else members[0].spec)  # whose code is to be kept
-    plans(members, prepared.inventory, base)
+    planned = plans(members, prepared.inventory, base)
     taken = {m.sweep for run in each_run() if (m := record.read(run.path)) is not None}
     while (ident := "s" + os.urandom(2).hex()) in taken:
         pass
@@ -91,6 +94,9 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
                     ident, name, member.index, len(members), begun, member.values, member.repeat,
                     devices.pick, devices.free_gib)))
         serve.ensure()
+        if done and job.read(done[0].path) is not None and members[0].spec.run.halving:
+            # Nothing of it waits in our own line, and yet its best are to go on.
+            serve.start_sweep(require_folder(paths.queue_folder()), ident)
     except BaseException:
         for run in reversed(done):  # the next in the line last
             with contextlib.suppress(UserError, OSError):
@@ -98,7 +104,8 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
             if run.state().state == "stopped":  # one that was started meanwhile stays
                 discard(run)
         raise
-    return Sweep(ident, tuple(done), prepared.kept.doubt)
+    told = dict.fromkeys(w for p in planned for w in p.warnings)
+    return Sweep(ident, tuple(done), tuple(filter(None, (prepared.kept.doubt, *told))))
 
 
 # --- finding -------------------------------------------------------------------------------------
@@ -190,6 +197,13 @@ def default_by(found: Group, members: Iterable[One]) -> By:
     return compared_by(asked, names(members))
 
 
+def outcome(found: Group) -> str:
+    """How the sweep has done, in one line: "5 of 6 done, 1 failed; best loss 3.094: run 3f2a"."""
+    members = read(found)
+    best = best_text(members, default_by(found, members))
+    return clean("; ".join(filter(None, (summary(found.of, members), best))))
+
+
 # --- stopping, and trying again ------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +256,21 @@ def go_on(found: Group, unable: set[str]) -> bool:
     """With run.halving: once no member runs, put those into the line that go on from the rung at
     which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
     passed over. Raises UserError if its spec can't be read."""
+    from gpu_engine.launching import lookup
+
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
     spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()
     if spec.run.halving is None:
         return False
     by = compared_by(spec.run.best or spec.train.best, ())
+    for run, _ in ours:
+        lookup.ask_slurm(run)
     states = {run.id: run.state() for run, _ in ours}
     next_up = due(states, found.of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
+    for text in done.trouble:
+        log.error("%s", text)
     unable |= {*next_up} - {run.id for run in done.runs}
     return bool(next_up) or any(state.live for state in states.values())
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import read_inside
+from gpu_engine.events.paths import NODES
 from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan, RankPlan
 from gpu_engine.spec.schema import RunSpec
@@ -86,9 +87,11 @@ def read(run: Path, env: Mapping[str, str]) -> Job:
 
     Raises UserError if the plan can't be read or has no such rank.
     """
-    path = run / "plan.json"
+    node = env.get("GPU_PANEL_NODE", "")  # of a Slurm job, whose nodes share the folder
+    name = f"{NODES}/{int(node)}/plan.json" if node.isdecimal() else "plan.json"
+    path = run / name
     try:
-        plan = LaunchPlan.from_dict(json.loads(read_inside(run, "plan.json")))
+        plan = LaunchPlan.from_dict(json.loads(read_inside(run, name)))
     except (OSError, ValueError, RecursionError) as err:
         raise UserError(f"{path}: cannot be read: {err}") from err
     if plan is None:
@@ -103,8 +106,8 @@ def from_plan(plan: LaunchPlan, run: Path, who: Identity, attempt: int = 1) -> J
         there = ", ".join(str(r.rank) for r in plan.ranks)
         raise UserError(f"the plan has no rank {who.rank} on this node; it has {there}")
     if who.world_size != plan.world_size:
-        raise UserError(f"the plan is for {plan.world_size} ranks, but this process was told "
-                        f"that there are {who.world_size}")
+        raise UserError(f"the plan's world size is {plan.world_size}, but this process was told "
+                        f"{who.world_size}")
     return Job(run=run, who=who, attempt=attempt, plan=plan, mine=mine)
 
 # ------------------------------------------------------------------------------------------------
