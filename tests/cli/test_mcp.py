@@ -240,7 +240,7 @@ def test_its_live_runs_count_with_those_that_are_to_come(home, monkeypatch):
         with pytest.raises(UserError) as caught:
             rights.checked([other, two])
         assert caught.value.problems == (problem,)
-    for spec in (all_free, replace(two, devices=replace(two.devices, hosts=["a"]))):
+    for spec in (all_free, replace(two, devices=replace(two.devices, pick=None, hosts=["a"]))):
         with pytest.raises(UserError) as caught:
             Rights("agent:x", devices=9).checked([spec])
         assert caught.value.problems == (Problem(
