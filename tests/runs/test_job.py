@@ -78,7 +78,7 @@ def test_after_a_person_has_stopped_it(recorded, slurm, state):
     (job("CANCELLED", reason="by anna", nodes="n1"), False,
      "Slurm job 41007 was cancelled by anna"),
     (job("PREEMPTED", nodes="n1"), False, "Slurm job 41007 was preempted"),
-    (job("FAILED", nodes="n1", words="killed"), False, "Slurm job 41007 failed: killed"),
+    (job("FAILED", nodes="n1", words="saved 13"), False, "Slurm job 41007 failed"),
     (job(jobs.GONE), False, f"asked to stop {jobs.BY_SLURM}"),
     (job("FAILED", nodes="n1"), True, f"asked to stop {jobs.BY_SLURM}")])
 def test_why_it_stopped_is_what_slurm_says_of_it(slurm, stop, says):

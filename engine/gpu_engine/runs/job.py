@@ -176,7 +176,8 @@ def judge(recorded: State, job: Job, stop: bool) -> State:
             return recorded
         if job.over:  # by now Slurm has said why
             told = (recorded.reason or "").endswith(BY_SLURM) and not stop
-            return replace(recorded, reason=job.sentence()) \
+            # Without the words: the end of a log tells of the save, and not why.
+            return replace(recorded, reason=replace(job, words=None).sentence()) \
                 if told and job.state not in (GONE, "COMPLETED") else recorded
         then = "ends" if stop else "goes back to the queue"
         return _live(recorded, "stopping", f"the ranks have ended; Slurm job {job.id} {then}")
