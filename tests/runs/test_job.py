@@ -74,6 +74,20 @@ def test_after_a_person_has_stopped_it(recorded, slurm, state):
     assert judge(recorded, slurm, stop=True).state == state
 
 
+@pytest.mark.parametrize(("slurm", "stop", "says"), [
+    (job("CANCELLED", reason="by anna", nodes="n1"), False,
+     "Slurm job 41007 was cancelled by anna"),
+    (job("PREEMPTED", nodes="n1"), False, "Slurm job 41007 was preempted"),
+    (job("FAILED", nodes="n1", words="saved 13"), False, "Slurm job 41007 failed"),
+    (job(jobs.GONE), False, f"asked to stop {jobs.BY_SLURM}"),
+    (job("FAILED", nodes="n1"), True, f"asked to stop {jobs.BY_SLURM}")])
+def test_why_it_stopped_is_what_slurm_says_of_it(slurm, stop, says):
+    saved = replace(wrote("stopped", 0, outcome="stopped"), reason=f"asked to stop {jobs.BY_SLURM}")
+    assert judge(saved, slurm, stop=stop).reason == says
+    worse = replace(saved, reason="worse than 3 of 3 after 00:03")
+    assert judge(worse, slurm, stop=stop).reason == worse.reason
+
+
 def test_an_attempt_outside_of_a_job_is_not_one_of_its_starts():
     local = replace(wrote("running", 0), attempts=(AttemptRecord(1, 2.0),))
     assert judge(local, job("RUNNING", nodes="n1"), stop=False).state == "starting"

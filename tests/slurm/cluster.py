@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -79,6 +80,31 @@ class Cluster:
         self.until(lambda: self.state(int(said)) == "RUNNING")
         return int(said)
 
+    def daemon(self, name: str) -> int:
+        """The pid here of the controller, or of a node's daemon: "slurmd -N n1"."""
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit():
+                try:
+                    words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    where = (path / "environ").read_bytes()
+                except OSError:
+                    continue
+                if words.startswith(name) and f"SLURM_CONF={self.conf}".encode() in where:
+                    return int(path.name)
+        raise AssertionError(f"no {name}")
+
+    def stop_controller(self) -> None:
+        """End slurmctld, which saves what it knows."""
+        pid = self.daemon("slurmctld")
+        os.kill(pid, signal.SIGTERM)
+        self.until(lambda: not Path(f"/proc/{pid}").exists())
+
+    def begin(self, command: str) -> None:
+        """Start a daemon that was ended."""
+        enter = ["nsenter", f"--target={rig.child(self._init)}", "--net", "--uts", "--mount"]
+        subprocess.run([*enter, *command.split()], check=True, stdin=subprocess.DEVNULL,
+                       env={"PATH": _PATH, "SLURM_CONF": str(self.conf)})
+
     def cancel_all(self) -> None:
         """No job waits or runs."""
         self.ask("scancel", "--user=root")
@@ -124,9 +150,12 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SchedulerType=sched/builtin
 SchedulerParameters=batch_sched_delay=0,builtin_interval=1,sched_interval=1,sched_min_interval=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 ReturnToService=2
 MessageTimeout=100
 MinJobAge=3600
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9
 """

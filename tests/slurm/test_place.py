@@ -156,6 +156,48 @@ def test_it_saves_when_slurm_warns_goes_back_to_the_queue_and_goes_on(cluster):
     assert say("stop", run.id).endswith(f"{run.id} stopped\n")
 
 
+@pytest.mark.parametrize("plug", ["preempted", "a node is down"])
+def test_what_slurm_takes_away_goes_back_to_the_queue_and_goes_on(cluster, plug):
+    run = launch(from_dict(ENDLESS | TWO))
+    wait_for(lambda: steps(run, 0) and steps(run, 1))
+    if plug == "preempted":
+        other = cluster.ask("sbatch", "--parsable", "-N2", "-purgent", "--output=/dev/null",
+                            "--chdir=/", "--wrap=sleep 3600").strip()
+    else:
+        cluster.ask("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=trial")
+    wait_for(lambda: seen(run).state == "queued")
+    if plug == "preempted":
+        wait_for(lambda: cluster.state(int(other)) == "RUNNING")
+        cluster.ask("scancel", other)
+    else:
+        cluster.ask("scontrol", "update", "NodeName=n2", "State=RESUME")
+    cluster.until(cluster.idle)
+    assert not supervisors(run, "n1") + supervisors(run, "n2")
+    assert job_of(run).restarts == 1
+    cluster.ask("scontrol", "update", f"JobId={job_of(run).id}", "StartTime=now+2")
+    wait_for(lambda: seen(run).attempt == 2 and seen(run).state == "running")
+    say("stop", run.id)
+
+
+def test_who_has_cancelled_it_and_a_controller_that_is_away(cluster, tmp_path):
+    run = launch(from_dict(RECORDING | {"devices": {"hosts": ["slurm:cpu:0"]}}))
+    wait_for(lambda: steps(run, 0))
+    cluster.stop_controller()
+    path, silent = os.environ["PATH"], tmp_path / "squeue"
+    silent.write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
+    silent.chmod(0o755)
+    os.environ["PATH"] = f"{tmp_path}:{path}"  # the real one tries for as long as MessageTimeout
+    now = seen(run)
+    assert (now.state, "Unable to contact slurm controller" in now.reason) == ("running", True)
+    os.environ["PATH"] = path
+    cluster.begin("slurmctld -i")
+    cluster.until(lambda: cluster.state(job_of(run).id) == "RUNNING")
+    assert (seen(run).state, run.state().reason) == ("running", None)
+    cluster.ask("scancel", str(job_of(run).id))
+    assert ended(run).state == "stopped"
+    wait_for(lambda: seen(run).reason == f"Slurm job {job_of(run).id} was cancelled")
+
+
 def test_limit_and_printed_values(cluster, tmp_path):
     (tmp_path / "train.py").write_text(PRINTING)
     say("run", "--set", "devices.hosts=slurm:cpu:0", "--limit", "2s", "--metric",
@@ -197,3 +239,13 @@ def test_what_waits_for_another_run_or_an_hour(cluster, tmp_path):
     assert "afterok" not in (second.path / "job.sh").read_text()  # nor when it is resumed
     say("stop", first)
     say("stop", second.id)
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_guard_alone_that_is_killed_leaves_nothing(cluster, node):
+    run = launch(from_dict(RECORDING | TWO))
+    wait_for(lambda: steps(run, 0) and steps(run, 1))
+    os.kill(supervisors(run, node)[0], signal.SIGKILL)
+    wait_for(lambda: not supervisors(run, "n1") + supervisors(run, "n2"))
+    # As Slurm has it: the job is ended with its step, or a node puts it back before.
+    wait_for(lambda: seen(run).state in ("failed", "stopped", "queued"))

@@ -88,11 +88,24 @@ def test_what_is_asked_of_slurm(cluster):
     (("train.workers=0",), {"cpus-per-task=2"}),
     (("run.sbatch.cpus-per-gpu=9",), {"cpus-per-gpu=9"}),
     (("run.limit=5m", "run.grace=90"), {"time=19"}),  # 300 + 90 + 120 + 600 s, in minutes
-    (("run.limit=5m", "run.sbatch.time=9"), {"time=9"})])
+    (("run.limit=5m", "run.sbatch.time=9"), {"time=9"}),
+    (("run.limit=5m", "run.grace=90", "run.sbatch.signal=USR1@300"),
+     {"time=22", "signal=USR1@300"}),
+    (("run.sbatch.time=1", "run.sbatch.signal=USR1@50"), {"time=1"})])
 def test_more_of_it(cluster, sets, has):
     found = asked(cluster.script(*sets))
     assert has <= set(found), found
     assert len([o for o in found if o.startswith("cpus-per")]) == 1
+
+
+@pytest.mark.parametrize(("sets", "says"), [
+    (("time=2",), "they would stop at once"),
+    (("time=0:2:0",), "they would stop at once"),
+    (("time=1-0", "signal=USR1@86400"), "Slurm warns the ranks 86400 s before"),
+    (("signal=USR2@60",), "expected USR1@N")])
+def test_a_time_that_is_over_with_its_warning(cluster, sets, says):
+    with pytest.raises(SpecError, match=says):
+        cluster.script(*(f"run.sbatch.{text}" for text in sets))
 
 
 def test_cpu_slots_ask_for_no_gpu(cluster):

@@ -109,7 +109,7 @@ def test_what_squeue_no_longer_lists_is_asked_of_the_accounting(slurm):
         "--format=JobIDRaw,State,Start,End,NodeList"]
     assert (job_of(one).state, job_of(one).ended, job_of(one).nodes) == ("CANCELLED", 9.0, "n1")
     assert job_of(one).restarts == 2  # of which the accounting says nothing
-    assert other.state().reason == "Slurm job 8 was cancelled before it ran"
+    assert other.state().reason == "Slurm job 8 was cancelled by root before it ran"
 
 
 def test_slurm_that_cannot_be_asked_changes_no_state(slurm):

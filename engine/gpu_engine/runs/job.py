@@ -22,6 +22,8 @@ from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
 OURS = "GPU_PANEL_SLURM_JOB"
 """The variable in which our batch scripts give the number of their job."""
+BY_SLURM = "by Slurm: near the time limit, for another job, as a node failed, or by scancel"
+"""Who has stopped a run whose ranks were told so by Slurm, which does not tell them why."""
 GONE = "GONE"
 """Our word for a job that Slurm no longer knows."""
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
@@ -87,7 +89,9 @@ class Job:
         if self.waits:
             text = self._waiting()
         elif self.state == "CANCELLED":
-            text = "was cancelled" + ("" if self.nodes or self.restarts else " before it ran")
+            who = self.reason if (self.reason or "").startswith("by ") else ""
+            text = f"was cancelled {who}".rstrip() \
+                + ("" if self.nodes or self.restarts else " before it ran")
         elif self.over:
             text = _WHY_OVER.get(self.state, self.state)
         else:
@@ -168,8 +172,13 @@ def judge(recorded: State, job: Job, stop: bool) -> State:
     reported = last is not None and last.number == recorded.attempt \
         and last.requeued is not None and last.requeued >= job.restarts
     if reported and recorded.state in FINAL:
-        if recorded.state != "stopped" or job.over:
+        if recorded.state != "stopped":
             return recorded
+        if job.over:  # by now Slurm has said why
+            told = (recorded.reason or "").endswith(BY_SLURM) and not stop
+            # Without the words: the end of a log tells of the save, and not why.
+            return replace(recorded, reason=replace(job, words=None).sentence()) \
+                if told and job.state not in (GONE, "COMPLETED") else recorded
         then = "ends" if stop else "goes back to the queue"
         return _live(recorded, "stopping", f"the ranks have ended; Slurm job {job.id} {then}")
     if job.over:

@@ -7,6 +7,7 @@ Each call is bounded in time. Settings in the environment that would change the 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ class Seen:
     id: int
     state: str
     reason: str | None = None
+    """Of sacct: by whom it was cancelled, "by anna"."""
     restarts: int | None = None
     """How often it was requeued; None: not told."""
     start: float | None = None
@@ -74,9 +76,9 @@ def finished(ids: Iterable[int]) -> dict[int, Seen]:
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) == 5 and fields[0].isdigit():
-            state = fields[1].split()[0] if fields[1] else ""  # "CANCELLED by 1000"
+            state, _, who = fields[1].partition(" by ")  # "CANCELLED by 1000", "CANCELLED+"
             nodes = None if fields[4] == "None assigned" else _known(fields[4])
-            found[int(fields[0])] = Seen(int(fields[0]), state, None, None, _time(fields[2]),
+            found[int(fields[0])] = Seen(int(fields[0]), state, _user(who), None, _time(fields[2]),
                                          _time(fields[3]), nodes)
     return found
 
@@ -138,6 +140,14 @@ def _words(name: str, stderr: bytes) -> str:
 
 def _known(text: str) -> str | None:
     return clean(text) if text and text not in ("(null)", "None", "N/A", "Unknown") else None
+
+
+def _user(number: str) -> str | None:
+    """"by anna"; None: nobody is named."""
+    try:
+        return f"by {clean(pwd.getpwuid(int(number)).pw_name)}"
+    except (ValueError, KeyError, OverflowError):
+        return f"by user {clean(number)}" if number else None
 
 
 def _time(text: str) -> float | None:

@@ -10,6 +10,7 @@ import math
 import re
 import shlex
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
@@ -24,15 +25,16 @@ from gpu_engine.spec.schema import RunSpec
 
 _HOSTS = "devices.hosts"
 WARNING = 120
-"""Seconds before the time limit at which Slurm warns the ranks, so that they save."""
+"""Seconds before the time limit at which Slurm warns the ranks, so that they save, unless
+`-o signal=USR1@N` says otherwise."""
 _BEGINNING = 600
 """Seconds from the start of the job to its first step that are allowed for."""
 OF_THE_JOB = "-"
 """Stands for the run folder that is called after the job's number."""
 _OURS = frozenset((
     "nodes", "gpus", "gpus-per-node", "ntasks", "ntasks-per-node", "gpus-per-task",
-    "ntasks-per-gpu", "requeue", "no-requeue", "open-mode", "signal", "clusters", "array", "wrap",
-    "export", "parsable", "wait", "test-only"))
+    "ntasks-per-gpu", "requeue", "no-requeue", "open-mode", "clusters", "array", "wrap", "export",
+    "parsable", "wait", "test-only", "chdir", "input", "help", "usage", "version"))
 """Options of sbatch that `-o` can't give."""
 
 
@@ -64,6 +66,12 @@ def asked_of(spec: RunSpec) -> Request:
     options = {"partition": entry.partition} if entry.partition else {}
     for key, value in (options | run.sbatch).items():
         _require_option(key, value)
+    given = _seconds(run.sbatch.get("time", ""))
+    if given is not None and 0 < given <= _warning(run.sbatch):  # 0 is no limit
+        raise SpecError([Problem(
+            "run.sbatch.time", run.sbatch["time"],
+            f"Slurm warns the ranks {_warning(run.sbatch)} s before, so that they save: they would "
+            "stop at once, each time; give more time, or -o signal=USR1@N, N seconds before")])
     if entry.partition and run.sbatch.get("partition", entry.partition) != entry.partition:
         raise SpecError([Problem("run.sbatch.partition", run.sbatch["partition"],
                                  f"devices.hosts={entry} names another; leave one out")])
@@ -80,10 +88,29 @@ def _require_option(key: str, value: str) -> None:
     elif key in _OURS:
         why = "the script depends on its own; --nodes and -n say how many, --set run.env.NAME=… " \
             "adds to the environment"
+    elif key == "signal" and not re.fullmatch(r"USR1@\d{1,5}", value):
+        why = "the script depends on this signal; expected USR1@N, N seconds before the time limit"
     elif not value.isprintable() or set(value) & set("'\"\\"):
         why = "expected a value without quotes, backslashes and control characters"
     if why is not None:
         raise SpecError([Problem(f"run.sbatch.{key}", value, why)])
+
+
+def _warning(options: Mapping[str, str | None]) -> int:
+    """In seconds."""
+    return int((options.get("signal") or f"@{WARNING}").partition("@")[2])
+
+
+def _seconds(time: str) -> int | None:
+    """A time as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None: it is none of these,
+    such as "UNLIMITED"."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if found is None:
+        return None
+    days, first, second, third = (int(text or 0) for text in found.groups())
+    if found[1] is None and found[4] is None:
+        return 60 * first + second
+    return ((24 * days + first) * 60 + second) * 60 + third
 
 
 def batch_script(spec: RunSpec, place: Place, run: str | None = None) -> str:
@@ -120,7 +147,7 @@ def _asked(spec: RunSpec, job: Request) -> dict[str, str | None]:
         # its data.
         asked["cpus-per-task"] = str(job.per_node * (1 if on_cpu(spec) else 1 + spec.train.workers))
     if (limit := spec.run.limit) is not None:  # the supervisor ends it, some time after the start
-        seconds = limit + spec.run.grace + WARNING + _BEGINNING
+        seconds = limit + spec.run.grace + _warning(given) + _BEGINNING
         asked["time"] = str(math.ceil(seconds / 60))
     return asked | {"signal": f"USR1@{WARNING}", "requeue": None, "open-mode": "append"} | given
 

@@ -83,7 +83,9 @@ def _query(runs: Sequence[tuple[Run, Job]]) -> None:
             _note(run, job, replace(job, doubt=str(err), since=job.since or time.time()))
         return
     why = None
-    if absent := sorted(job.id for _, job in runs if job.id not in seen):
+    # Of one that was cancelled only the accounting knows who did that.
+    cancelled = {job.id for job in seen.values() if job.state == "CANCELLED"}
+    if absent := sorted(j.id for _, j in runs if j.id not in seen or j.id in cancelled):
         try:
             seen |= commands.finished(absent)
         except SlurmError as err:

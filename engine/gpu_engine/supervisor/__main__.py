@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.supervisor.children import STOPS, become_subreaper, kill_tree
+from gpu_engine.supervisor.children import STOPS, become_subreaper, end_with, kill_tree
 
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
@@ -76,6 +76,7 @@ def _guarded(lock: int, handed_on: list[int] | None = None) -> bool:
     ask a run to end reach the supervisor through the guard, which notes them there."""
     # One that comes while we fork would end us before anybody could hear it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    guard = os.getpid()
     try:
         pid = os.fork()
     except OSError:
@@ -83,6 +84,10 @@ def _guarded(lock: int, handed_on: list[int] | None = None) -> bool:
     if not pid:
         if pid == 0:
             os.setsid()
+            if handed_on is not None:
+                # For Slurm our step ends with the guard, and where it follows processes by their
+                # parents, it would never find this one: it would train beside the next attempt.
+                end_with(guard, signal.SIGTERM)
         if handed_on is None:  # else they wait until the supervisor takes them up
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return True
