@@ -473,7 +473,8 @@ class LaunchScreen(PaneScreen):
         if problems:
             first = problems[0]
             self.notify(str(first), title=title, severity="error", markup=False)
-            self.action_pane("devices" if first.key.startswith("devices.") else "form")
+            ticks = first.key.startswith("devices.") and not any(self.form.labels([first]))
+            self.action_pane("devices" if ticks else "form")
             self.form.focus_problem()
 
     # --- the details of a device ---------------------------------------------------------------
