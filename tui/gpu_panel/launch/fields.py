@@ -129,6 +129,8 @@ def of_key(dotted: str) -> Field:
             + ". A script with its own ranks: DP"
     elif dotted == "devices.pick":
         about = "How many devices of each node Slurm is asked for"
+    elif dotted == "run.sbatch":
+        about = "Options of sbatch by their long names: account=vision time=04:00:00 exclusive"
     elif dotted == "task.command":
         about = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
             "{" + name + "}" for name in own_command.PLACEHOLDERS) + "; write {{ for a brace"
@@ -369,8 +371,9 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
             return draft.text("train.lr_scale") != "none" or draft.says(key)
         if (draft.hosts or draft.on_slurm) and key in ("parallel.nodes", "parallel.node_rank"):
             return False  # they follow from the hosts
-        if draft.on_slurm and key == "parallel.master_addr":
-            return False  # that of the first node
+        if draft.on_slurm and mode is not None and mode.several_nodes and key in (
+                "parallel.master_addr", "parallel.master_port"):
+            return False  # where they meet is the first node's affair
         return mode is None or mode.applies(key)
 
     # --- problems ------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ opens the form, in which all of it is chosen."""
         lines = [what,
                  *([Content.styled(clean(self._again), "$text-accent")] if self._again else []),
                  *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
-                 *(_ranks(plan) or [Content(clean(plan.chosen or ""))])]
+                 *_ranks(plan)]
         if plan.code is not None:
             lines.append(Content(clean(plan.code.sentence())))
         if plan.not_compared is not None:
@@ -175,7 +175,10 @@ def as_before(run_id: str, differences: Sequence[Difference]) -> str:
 
 
 def _ranks(plan: LaunchPlan) -> list[Content]:
-    """Which device each rank sees; where it runs on hosts, a line each."""
+    """Which device each rank sees; where it runs on hosts, a line each. Of a run on Slurm what it
+    is asked for."""
+    if not plan.ranks and plan.chosen is not None:
+        return [Content(clean(plan.chosen))]
     hosts = list(dict.fromkeys(r.host for r in plan.ranks))
     if hosts != [None]:
         width = max(len(host or "") for host in hosts)
