@@ -183,15 +183,15 @@ def proposal(batch: Batch, most: int) -> Batch | None:
 
 def require_triable(spec: RunSpec) -> None:
     """Raises UserError where nothing can be tried for `spec`."""
-    words = spec.task.command
-    if words is not None and "batch.per_gpu" not in own_command.used(words):
-        raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
-                        "one")
     from gpu_engine.launching.launcher import is_for_slurm  # it imports this
 
     if is_for_slurm(spec):
         raise UserError("fit tries devices of this machine, and Slurm's are on its nodes: run "
                         "gpu-engine fit there, with --devices (srun gpu-engine fit …)")
+    words = spec.task.command
+    if words is not None and "batch.per_gpu" not in own_command.used(words):
+        raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
+                        "one")
     if spec.devices.hosts or spec.parallel.nodes > 1:
         raise UserError("fit tries the devices of one machine: run gpu-engine fit on each")
 

@@ -17,7 +17,7 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.paths import read_own
 from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, show
-from gpu_engine.spec.host_names import BadName, HostDevices, glued, parse_all
+from gpu_engine.spec.host_names import SLURM, BadName, HostDevices, glued, parse_all
 from gpu_engine.spec.schema import (
     LONGEST_NAME,
     ONE_OF,
@@ -132,9 +132,12 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _several(data: Mapping[str, Any]) -> bool:
-    """Whether `devices.hosts` stands for hosts of which one is chosen."""
+    """Whether `devices.hosts` stands for hosts of which one is chosen, or for nodes of Slurm, which
+    chooses their GPUs."""
     hosts = _get(data, "devices.hosts")
-    return isinstance(hosts, list) and any(HostDevices(str(host)).several for host in hosts)
+    return isinstance(hosts, list) and any(
+        HostDevices(name).several or (name == SLURM and not ids.startswith("cpu:"))
+        for name, _, ids in (str(host).partition(":") for host in hosts))
 
 
 def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list[Problem]:

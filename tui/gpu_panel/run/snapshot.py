@@ -45,7 +45,8 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
          turn: Turn | None = None) -> Look:
     """Look at a run. `plan`, `attempt` and `turn`: those known so far; the plan is read again for
     another attempt, as a resume changes it, and once the run's turn has come or a rank is new, as
-    only then its devices, or the nodes of its job, are known. Raises no OSError: what can't be read is left out."""
+    only then its devices, or the nodes of its job, are known. Raises no OSError: what can't be read
+    is left out."""
     state = run.state()
     waited, turn = turn is not None, _turn(run) if state.state == "queued" else None
     seen = set(ranks_with_files(run.path))
