@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.notify import watch
+from gpu_engine.runs import job
 from gpu_engine.runs.state import AttemptRecord
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
@@ -198,6 +199,8 @@ def test_a_resume_is_noticed_and_who_stops_a_run_is_not_told_that(news):
     made.again()
     made.end("failed", reason="at once")
     assert told(news) == [(made.run.id, "failed")]
+    job.write(made.run.path, job.Job(7, state="FAILED"))  # Slurm says so a moment later
+    assert told(news) == []
     made.remove()
     assert told(news) == []
     assert news._followed == {}
