@@ -9,13 +9,16 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input
 
-from gpu_engine.common.paths import runs_folder
+from gpu_engine.events.paths import events_path
 from gpu_engine.plan.records import RankPlan
+from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import sweep
 from gpu_engine.slurm import submit
+from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import from_dict
+from gpu_engine.spec.schema import TaskSpec
 from gpu_panel.common.dialogs import Message, Sheet
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.draft import Draft
@@ -166,8 +169,8 @@ async def test_without_sbatch_there_is_no_row_and_a_preset_for_slurm_says_what_i
 
 
 def test_a_host_that_is_called_slurm_is_a_host(home):
-    (home / "hosts.toml").write_text("[hosts.slurm]\n")
-    (home / "hosts.toml").chmod(0o600)
+    hosts.path().parent.mkdir(parents=True, exist_ok=True)
+    hosts.path().write_text("[hosts.slurm]\n")
     draft = Draft(from_dict({"devices": {"hosts": ["slurm"]}}))
     assert (draft.on_slurm, draft.hosts) == (False, ["slurm"])
     assert Draft(from_dict({"devices": {"hosts": ["slurm:a100"]}})).on_slurm
@@ -175,17 +178,18 @@ def test_a_host_that_is_called_slurm_is_a_host(home):
 
 def test_ranks_of_further_nodes_are_named_once_they_are_known(slurm):
     """The plan is whole only after the job has begun."""
-    run, _ = submit.submit(spec(hosts=["slurm:cpu:0"]))
-    (rank,) = plan(slots(1)).ranks
+    run, _ = submit.submit(replace(spec(hosts=["slurm:cpu:0"]), task=TaskSpec(BUILTIN[0])))
+    (rank,) = plan(1).ranks
     before = run.plan()
-    assert before is not None and not before.ranks
+    assert before is not None
+    assert not before.ranks
     there = [rank, RankPlan(1, 0, 1, rank.devices, "n2")]
     jobs.write_json_inside(run.path, "plan.json", replace(before, ranks=tuple(there)).to_dict())
     seen = look(run, before, 1, ())
     assert seen.plan == before  # nothing tells of it yet
-    (run.path / "nodes" / "1" / "ranks").mkdir(parents=True)
-    (run.path / "nodes" / "1" / "ranks" / "1.jsonl").touch()
-    assert look(run, before, 1, ()).plan.ranks[1].host == "n2"
+    events_path(run.path, 1).parent.mkdir(exist_ok=True)
+    events_path(run.path, 1).touch()
+    assert [r.host for r in (look(run, before, 1, ()).plan or before).ranks] == [None, "n2"]
     run.write_state(replace(run.recorded(), state="stopped", ended=1.0))
     jobs.write(run.path, replace(jobs.read(run.path), state="FAILED"))
     (run.checkpoints / "step-5").mkdir(parents=True)
