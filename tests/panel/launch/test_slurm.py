@@ -107,6 +107,10 @@ async def test_slurm_is_ticked_alone_and_a_job_is_submitted(slurm, tmp_path, mon
         assert devices.ticked == ("cpu:1",)
         await press(pilot, screen, "down", "space", "c")
         await type_into(pilot, screen, "f-parallel-nodes", "2")
+        await type_into(pilot, screen, "f-devices-pick", "x")
+        assert "expected" in "".join(problems_below(screen))
+        assert "expected" not in shown(devices)  # once is enough
+        await type_into(pilot, screen, "f-devices-pick", "1")
         await type_into(pilot, screen, "f-run-sbatch", "account=vision nodes=7")
         assert [p.key for p in screen.review.problems] == ["run.sbatch.nodes"]
         assert problems_below(screen)[0].startswith("✗ nodes: the script depends on its own")

@@ -105,7 +105,8 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        self._problems = tuple(p for p in problems if p.key.startswith("devices."))
+        """Show these, which are about what is ticked."""
+        self._problems = tuple(problems)
         self.paint()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
