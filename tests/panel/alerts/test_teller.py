@@ -52,6 +52,7 @@ async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(
         assert len(told) == 1
         assert told[0].startswith(f"\a\x1b]777;notify;toy completed;toy (run {one.run.id}) on "
                                   f"{teller.socket.gethostname()} completed after 00:")
+        await pilot.pause()  # a toast is a message
         assert not app._notifications, "its own screen says so"
         other.end("failed", reason="bad;\x1b]data")
         await app.teller.poll()
