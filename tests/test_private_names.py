@@ -27,10 +27,10 @@ ENGINE = {
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},
         "engine/gpu_engine/observe/findings.py": {"_get_sequence_number_for_group"},
         "engine/gpu_engine/observe/gradients.py": {"_version"},
-        "engine/gpu_engine/observe/install.py": {
-            "_C", "_builtin_ops", "_builtins", "_current_graph_task_id", "_scale"},
+        "engine/gpu_engine/observe/install.py": {"_builtin_ops", "_builtins", "_scale"},
         "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor"},
-        "engine/gpu_engine/observe/observer.py": {"_foreach_norm"},
+        "engine/gpu_engine/observe/observer.py": {
+            "_C", "_current_graph_task_id", "_foreach_norm"},
         "engine/gpu_engine/observe/wrap.py": {
             "_C", "_FrameAction", "_FrameExecStrategy", "_dynamo"},
     },

@@ -38,6 +38,8 @@ WRITING = {
         diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
         slurm/submit.py: write_inside in _submitted
+        on_node/nodes.py: write_json_inside in _sign, write_json_inside in gather
+        on_node/nodes.py: write_json_inside in join
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         supervisor/children.py: open_inside in spawn

@@ -50,6 +50,7 @@ MAY_START = {
     "tui/gpu_panel/launch/fitting.py": OURS,
 }
 MAY_SIGNAL = {
+    "engine/gpu_engine/supervisor/__main__.py": CHILD,
     "engine/gpu_engine/cli/hold.py": CHILD,
     "engine/gpu_engine/common/procs.py": "the way to a process that is no child, held by a pidfd",
     "engine/gpu_engine/devices/probe.py": CHILD,

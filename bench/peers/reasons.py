@@ -35,8 +35,8 @@ Trainer, accelerate's script by `torchrun` (`accelerate launch` starts no two ra
     "stop": """\
 Two ranks of the same script, which has no handler for signals. Ctrl-C is SIGINT to the program in
 the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for gpu-panel
-`gpu-engine stop`, which sends SIGINT, and whose own start is in the figure. It ends when the
-last process is gone.""",
+`gpu-engine stop`, which sends SIGINT, and whose own start is in the figure. gpu-panel's engine
+trains the same as a task, and saves a checkpoint. It ends when the last process is gone.""",
     "gpus": """\
 A stand-in for NVIDIA's driver library, two processes on each GPU; all figures change once a
 second. All programs watch at the same time, on terminals of 120×36, each as it comes. nvtop asks

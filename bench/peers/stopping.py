@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .rounds import NotMeasured, Program
-from .starting import Command, Started, by_hand, script, torchrun
+from .starting import Command, Started, by_hand, engine, script, torchrun
 
 PATIENCE = 60.0
 
@@ -30,6 +30,8 @@ def programs(how: str) -> dict[str, Program]:
         "torchrun": lambda: _stopped(torchrun(2), signalled),
         "gpu-panel, own script": lambda: _stopped(
             script(2), signalled if how == "Ctrl-C" else _asked),
+        "gpu-panel, its engine": lambda: _stopped(
+            engine(2, 10_000_000), signalled if how == "Ctrl-C" else _asked),
     }
 
 

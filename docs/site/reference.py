@@ -15,6 +15,7 @@ import click
 
 from gpu_engine.cli import cli
 from gpu_engine.common import values
+from gpu_engine.plan.without_effect import NEEDS, PLACES
 from gpu_engine.spec import schema
 from gpu_engine.spec.catalog import key_docs
 from gpu_panel.__main__ import main as panel
@@ -85,6 +86,17 @@ def spec() -> str:
         parts.append(_table(("key", "value", "default", "meaning"), (
             (f"`{k.dotted}`", values.describe(k.kind), _default(k.default), told[k.dotted])
             for k in of)))
+    parts += ["## Where a key has no effect\n",
+              "Only what you have set counts, which is another value than the default. A key of "
+              "`[parallel]` has none either in a mode that does not have it, `run.stop_worse` and "
+              "`run.halving` outside of a sweep, and "
+              + ", ".join(f"`{key}` without `{other}`" for key, other in NEEDS.items())
+              + ": a warning says so. All features by place: [places.md](places.md).\n",
+              _table(("place", "refused", "a warning"), (
+                  (at.where.partition(",")[0].format(by="torchrun, srun, `python -m "
+                                                        "gpu_engine.worker`"),
+                   *(", ".join(f"`{key}`" for key in of) for of in (at.refused, at.told)))
+                  for at in PLACES.values()))]
     return "\n".join(parts)
 
 

@@ -22,6 +22,7 @@ from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
 from ..conftest import slots, wait_for
+from ..remote.run.kit import make_hosts
 
 ENGINE = str(Path(sys.executable).with_name("gpu-engine"))
 WAITS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -66,7 +67,9 @@ async def test_it_may_look_and_nothing_else(home):
         assert "cpu:0" in [d["id"] for d in devices["devices"]]
         machines, _ = await tool("devices", hosts=True)
         free, all_devices = machines["rows"][0]["free"], len(machines["rows"][0]["devices"])
-        assert machines["summary"] == f"local: {free} of {all_devices} devices free"
+        all_free = free == sum(d["state"] == "free" for d in machines["rows"][0]["devices"])
+        assert machines["summary"] == f"local: {free} of {all_devices} devices " \
+            + ("free" if all_free else "usable")
         for name, arguments in (("run", {"command": WAITS}), ("stop", {"run": run.id})):
             refused = error(await tool(name, **arguments))
             assert refused["why"] == f"{name} is not allowed to you"
@@ -136,6 +139,39 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
         assert error(await tool("run", command=["true"], devices="cpu:0,cpu:1", mode="ddp")
                      )["what"] == "--max-devices"
     other.stop(now=True)
+
+
+@pytest.mark.parametrize(("devices", "mode", "counted"), [
+    ({"hosts": ["a:0,1", "b:cpu:0"]}, "ddp", ({"a:0", "a:1", "b:cpu:0"}, 0)),
+    ({"hosts": ["any"], "pick": 2}, "ddp", (set(), 2)),
+    ({"hosts": ["any"]}, "single", (set(), 1)),
+    ({"ids": ["0"]}, "single", ({"local:0"}, 0)),
+    ({}, "single", (set(), 1)),
+    ({}, "ddp", None),
+    ({"hosts": ["a"]}, "ddp", None)])
+def test_devices_are_counted_wherever_they_are(devices, mode, counted):
+    spec = from_dict({"task": {"command": ["true"]}, "devices": devices,
+                      "parallel": {"mode": mode}})
+    if counted is not None:
+        assert ours._devices(spec) == counted
+        return
+    with pytest.raises(UserError, match="not known: say it"):
+        ours._devices(spec)
+
+
+async def test_a_run_on_a_host_counts_as_its_devices(home):
+    make_hosts(home, "a")
+    on_a = ["devices.hosts=a:cpu:0"]
+    async with agent("--allow", "run,stop", "--max-devices", "1") as tool:
+        first, _ = await tool("run", command=WAITS, set=on_a)
+        there, _ = await tool("plan", command=WAITS, set=on_a)
+        assert "on a, " in there["summary"]
+        refused = error(await tool("run", command=["true"], devices="cpu:0"))
+        assert "would have 2 devices" in refused["why"]
+        assert not (await tool("stop", run=first["id"], now=True))[1]
+        wait_for(lambda: not runs.find(first["id"]).state().live)
+        last, _ = await tool("run", command=["true"], devices="cpu:0")
+    wait_for(lambda: not runs.find(last["id"]).state().live)
 
 
 async def test_servers_of_one_tag_are_bounded_together(home):

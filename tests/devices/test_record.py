@@ -64,7 +64,7 @@ def test_gpus_are_read_by_the_probe(as_this_machine, tmp_path: Path) -> None:
 def test_what_reads_the_gpus_is_not_what_a_command_has_left_running(home, as_this_machine) -> None:
     as_this_machine("count 1")
     # The command ends once the first reading is there, however late a busy machine makes it.
-    until = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.1)"
+    until = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.1)"
     run, state = engine_run("--devices", "0", "--", PYTHON, "-c", until, f"{{run.dir}}/{DEVICES}")
     seen = Ran(run, state, None)
     assert state["state"] == "completed", seen.log()

@@ -87,6 +87,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
                      (ROOT / "docs" / "training.md").read_text(), re.DOTALL)
     (project / "tiny.py").write_text(tiny[1])
     (project / "train.py").write_text("print('trained')\n")
+    (project / "examples").symlink_to(ROOT / "examples")
     yield project
     for run in runs.all_runs():
         called("stop", "--no-wait", run.id)
@@ -148,4 +149,6 @@ def _type(line: str) -> subprocess.CompletedProcess[str]:
         words = _looks_only(["gpu-engine", *words])[1:]
     elif words[:2] == ["run", "ddp"]:  # which would train for minutes
         words += ["--set", "train.steps=6"]
+    elif "examples/sharded.py" in words:
+        words += ["--steps", "6"]
     return called(*words)

@@ -103,7 +103,7 @@ def test_two_machines_whose_time_is_up_stop_at_the_same_step_and_have_completed(
     nothing_left(hosts)
 
 
-@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+@pytest.mark.parametrize("launcher", ["direct", "torchrun", "its own"])
 def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
         hosts: Rig, tmp_path: Path, launcher: str):
     script = tmp_path / "all_reduce.py"
@@ -114,12 +114,15 @@ def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
                       # Who leaves with something unread resets the others' connections, and gloo's
                       # threads abort an interpreter that ends before they release `x` (ddp.py).
                       "dist.monitored_barrier()\nos._exit(0)\n")
-    run = launch(from_dict(TWO | {"task": {"command": [sys.executable, str(script)]},
-                                  "run": {"env": {"HF_HOME": "/data/hf"}},
-                                  "parallel": {"launcher": launcher, "timeout": 120.0}}))
+    own = ["-m", "torch.distributed.run", "--nnodes", "{nodes}", "--node-rank", "{node_rank}",
+           "--master-addr", "{master_addr}", "--master-port", "{master_port}"]
+    told = {"launcher": launcher, "timeout": 120.0} if launcher != "its own" else {}
+    run = launch(from_dict(TWO | {
+        "task": {"command": [sys.executable, *(() if told else own), str(script)]},
+        "run": {"env": {"HF_HOME": "/data/hf"}}, "parallel": told}))
     assert ended(run).state == "completed", run.state()
     for rank in (0, 1):
-        assert "sum 2.0 /data/hf" in run.log(rank).read_text()
+        assert "sum 2.0 /data/hf" in run.output(rank).read_text()
     nothing_left(hosts)
 
 

@@ -114,7 +114,7 @@ def test_any_json_endpoint_gets_every_fact():
         "event": "failed", "title": "digits failed", "text": "", "machine": "head", "time": NOW,
         "run": "3f2a", "name": "digits", "on": [], "state": "failed", "attempt": 2,
         "cause": "rank 3 on gpu2: OutOfMemoryError: CUDA out of memory", "seconds": 70.0,
-        "step": 1240, "total_steps": 3000, "loss": None, "warnings": []}
+        "step": 1240, "total_steps": 3000, "loss": None, "warnings": [], "sweep": None}
     assert "loss NaN" in value["text"]
 
 

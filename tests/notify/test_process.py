@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
 from dataclasses import replace
@@ -13,7 +14,8 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import launcher, logind, notifier
 from gpu_engine.notify import __main__ as process
 from gpu_engine.notify import config, journal, send, watch
-from gpu_engine.runs.state import Cause
+from gpu_engine.runs import sweep, waiting
+from gpu_engine.runs.state import AttemptRecord, Cause
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
@@ -118,6 +120,48 @@ def test_a_run_that_is_resumed_while_its_end_is_told_is_followed_by_the_same_pro
         assert there.got[-1].json["attempt"] == 2
     assert [key.split()[0] for key, _, _ in journal.read(made.run.path)] == [
         "failed", "completed"]
+
+
+def test_of_a_sweep_the_first_failure_is_told_and_its_end_once_whoever_sees_it(monkeypatch):
+    def one(index: int) -> Made:
+        made = Made()
+        sweep.write(made.run.path, sweep.Member("sa", "lr", index, 5, made.began - 60,
+                                                {"train.lr": f"{index}e-3"}))
+        return made
+
+    members = [one(index) for index in range(1, 6)]
+    lock = waiting.sweep_lock(waiting.folder_beside(members[0].run.path), "sa")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with endpoint(200) as there, lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # its process may have some go on
+        tell(at(there, min_seconds=60))
+        following = [Following(made) for made in members]
+        for index, made in enumerate(members[:2], 1):
+            made.end("failed", cause=Cause(f"bad {index}", 0), attempts=(
+                AttemptRecord(1, made.began - 70, made.began),))
+            following[index - 1].ends()
+        assert [got.json["cause"] for got in there.got] == ["rank 0: bad 1"]
+        members[2].end("stopped")  # as run.stop_worse does
+        following[2].ends()
+        for loss, made in enumerate(members[3:], 1):
+            made.event("start", 0, rank=0, pid=1, world_size=1, attempt=1)
+            made.event("step", 0, step=1, n=1, epoch=0, loss=loss / 2, losses=[loss / 2])
+            made.end("completed")
+        fcntl.flock(held, fcntl.LOCK_UN)
+        for each in following:
+            each.ends()
+        [_, end] = there.got
+        assert (end.json["event"], end.json["title"]) == ("finished", "sweep sa lr has ended")
+        assert (end.json["sweep"], end.json["run"]) == ("sa", None)
+        assert end.json["text"].endswith(
+            " after it was submitted: 2 of 5 done, 2 failed, 1 stopped; best loss 0.500: run "
+            f"{members[3].run.id} (lr 4e-3)")
+        assert [journal.troubles(made.run.path) for made in members] == [[]] * 5
+        members[1].again()
+        members[1].end("completed")
+        process.follow(members[1].run)
+        assert "3 of 5 done, 1 failed" in there.got[-1].json["text"], "tried again"
+        assert len(there.got) == 3
 
 
 def test_a_resume_in_the_last_moment_is_followed_too(monkeypatch):

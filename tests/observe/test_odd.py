@@ -154,6 +154,31 @@ def test_what_a_script_does_after_its_last_line_is_no_training(home, tmp_path):
     assert "uploaded" in seen.log().splitlines(), seen.log()
 
 
+HOLDS = """
+import os, signal, sys, time, torch
+class Holder:
+    def __init__(self, path):
+        self.me, self.file = self, open(path, "w")
+        self.file.write("all of it")
+    def __del__(self, say=os.write):
+        say(1, b"taken apart")
+holder = Holder(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(("last", "state"), [
+    ("raise KeyError", "failed"),
+    ("os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)", "stopped")])
+@pytest.mark.usefixtures("whole_torch")
+def test_what_a_script_has_not_closed_is_written_at_its_end(home, tmp_path, last, state):
+    """One that is stopped does not wait until Python has taken torch apart, object by object."""
+    (tmp_path / "holds.py").write_text(HOLDS + last)
+    seen = observe(str(tmp_path / "holds.py"), str(tmp_path / "out"), bare=False)
+    assert seen.state["state"] == state
+    assert (tmp_path / "out").read_text() == "all of it"
+    assert ("taken apart" in seen.log()) == (state == "failed")
+
+
 @pytest.mark.parametrize("body", ["raise ValueError('mine')", QUICK], ids=["ValueError", "torch"])
 def test_a_sitecustomize_that_fails_fails_as_alone(tmp_path, body):
     (tmp_path / "sitecustomize.py").write_text(body)

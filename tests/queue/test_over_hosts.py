@@ -31,7 +31,7 @@ from ..command_line import called
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
 from ..remote.run.kit import make_hosts
-from .kit import over, reason, state
+from .kit import over, queue, reason, state
 
 EMIT = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "bench" / "emit.py"), "20")
 SHOW = ("sh", "-c", "echo $GPU_PANEL_RUN $CUDA_VISIBLE_DEVICES")
@@ -265,6 +265,18 @@ def test_one_that_is_stopped_while_it_waits_asks_nobody_any_more(machines, home)
     assert not parts.read(run.path)
 
 
+def test_a_run_waits_for_the_devices_that_it_names_on_a_host(machines, home):
+    """And not for others that are free there; a sweep's members do so one after another."""
+    with held(machines / "a", 1):
+        run = submit.submit(spec(*SHOW, count=None, hosts="a:2,1"), When())
+        wait_for(lambda: reason(run) == "waits for GPU 2, GPU 1 of a: a: GPU 1 is not free")
+    over(run)
+    assert state(run) == "completed", reason(run)
+    assert run.output(0).read_text().endswith(" 2,1\n")
+    with pytest.raises(SpecError, match=r"a:7.*there is no such device here; a has GPUs"):
+        submit.submit(spec(*SHOW, count=None, hosts="a:7"), When())
+
+
 def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(machines, home):
     with held(machines / "a", 0):
         run = launch(spec(*SHOW, hosts="@lab"))
@@ -279,7 +291,7 @@ def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(
 
 
 @pytest.mark.parametrize(("devices", "more", "why"), [
-    ({"hosts": ["a:0,1"]}, {}, "the queue chooses one of several machines"),
+    ({"hosts": ["a:0", "b:0"]}, {}, "the queue takes devices of one machine"),
     ({"hosts": ["any"]}, {"parallel": {"mode": "ddp"}}, "say how many devices"),
     ({"hosts": ["any"], "pick": 1}, {"run": {"stop_worse": True}}, "compares with runs"),
     ({"hosts": ["@nobody"], "pick": 1}, {}, "no host in .*hosts.toml is of that group"),
@@ -304,3 +316,21 @@ def test_hosts_that_are_typed_take_all_their_devices_unless_one_is_to_be_chosen(
     assert typed("devices.pick=3", hosts=["@lab"], pick=2) == {"hosts": ["@lab"], "pick": 3}
     with pytest.raises(SpecError, match="this means devices of the machine in front of you"):
         typed("devices.pick=2", hosts=["a", "b"])
+
+
+def test_a_run_that_follows_one_on_a_host_asks_there_before_it_gives_up(home, line, tmp_path):
+    make_hosts(home, "a")
+    go = tmp_path / "go"
+    first = launch(from_dict({
+        "task": {"command": ["sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done"]},
+        "devices": {"hosts": ["a:cpu:0"]}, "parallel": {"mode": "single"}}))
+    host(first)
+    wait_for(lambda: state(first) == "running")
+    follows = queue(when=When(after=first.id), slot=1)
+    wait_for(lambda: "to complete" in reason(follows))
+    before = first.state().pid
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: state(first) == "running" and first.state().pid not in (None, before))
+    go.touch()
+    over(first, follows)
+    assert (state(first), state(follows)) == ("completed", "completed")

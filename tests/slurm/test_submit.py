@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,20 +19,13 @@ from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.job import Job
-from gpu_engine.slurm import watch
 
 from ..conftest import wait_for
 from ..notify.endpoint import endpoint, private
 from ..training.conftest import TOY
+from .kit import STOOD_IN, job_of, say, seen
 
 pytestmark = pytest.mark.root
-
-
-def say(*args: str, code: int = 0) -> str:
-    """The output of gpu-engine."""
-    done = CliRunner().invoke(cli, list(args))
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 def submitted(*args: str) -> tuple[Run, int]:
@@ -42,22 +33,6 @@ def submitted(*args: str) -> tuple[Run, int]:
     said = say("slurm", "--submit", "--devices", "cpu:0", *args)
     run = runs.find(said.split()[1])
     return run, job_of(run).id
-
-
-STOOD_IN = ("--", sys.executable, str(Path(__file__).with_name("stand_in.py")))
-"""The words for a run that trains nothing."""
-
-
-def job_of(run: Run) -> Job:
-    job = jobs.read(run.path)
-    assert job is not None
-    return job
-
-
-def seen(run: Run) -> runs.State:
-    """The state, Slurm asked just now."""
-    watch.refresh(at_once=True)
-    return run.state()
 
 
 def listed(run: Run) -> dict[str, Any]:

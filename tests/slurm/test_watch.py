@@ -21,8 +21,9 @@ from gpu_engine.slurm import watch
 from gpu_engine.slurm.commands import Seen
 from gpu_engine.spec.write import to_toml
 
-from ..event_lines import line
 from ..plans import plan
+from ..training.conftest import TOY
+from .kit import job_of
 
 WIDTHS = (20, 20, 10, 30, 30, 500, 200)
 
@@ -72,12 +73,6 @@ def submitted(number: int, **more) -> Run:
     return run
 
 
-def job_of(run: Run) -> Job:
-    job = jobs.read(run.path)
-    assert job is not None
-    return job
-
-
 def test_one_call_for_all_runs_and_none_without_jobs(slurm):
     run, lock = create_run("toy", "", plan())
     os.close(lock)
@@ -115,30 +110,6 @@ def test_what_squeue_no_longer_lists_is_asked_of_the_accounting(slurm):
     assert (job_of(one).state, job_of(one).ended, job_of(one).nodes) == ("CANCELLED", 9.0, "n1")
     assert job_of(one).restarts == 2  # of which the accounting says nothing
     assert other.state().reason == "Slurm job 8 was cancelled before it ran"
-
-
-def test_a_rank_that_was_killed_on_another_node_is_the_cause(slurm):
-    """Not rank 0, which lost it, is here to say so, and has ended what is left of the job."""
-    run = submitted(7, state="RUNNING", nodes="n[1-2]")
-    run.write_state(State("failed", run.id, "toy", 1.0, ended=9.0, attempts=(
-        AttemptRecord(1, 2.0, 9.0, "failed", requeued=0),)))
-    error = {"type": "PeerLost", "message": "the connection to another rank broke",
-             "traceback": None, "phase": "forward", "step": 4}
-    (run.path / "ranks").mkdir(exist_ok=True)
-    run.events(0).write_bytes(line("error", error, t=8.0))
-    (run.path / jobs.OUTPUT).write_text(
-        "srun: error: n2: task 1: Segmentation fault (core dumped)\n"
-        "srun: error: n1: task 0: Exited with exit code 1\nsrun: Force Terminated StepId=7.0\n")
-    slurm.lists(("7", "FAILED", "0", "5", "9", "n[1-2]", "NonZeroExitCode"))
-    watch.refresh()
-    state = run.state()
-    assert (state.cause.rank, state.cause.host) == (1, "n2")
-    assert state.reason == "rank 1 on n2: killed by SIGSEGV: a crash in native code"
-    error |= {"type": "ValueError", "message": "odd"}
-    run.events(1).write_bytes(line("error", error, t=7.0))
-    jobs.write(run.path, Job(7, state="RUNNING", nodes="n[1-2]"))
-    watch.refresh(at_once=True)
-    assert run.state().reason == "rank 1 on n2: ValueError: odd"
 
 
 def test_slurm_that_cannot_be_asked_changes_no_state(slurm):
@@ -216,7 +187,7 @@ def test_how_a_job_that_runs_is_stopped(slurm, reported, now, calls):
 
 
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):
-    spec = choose_spec(None, ["task.use=m:T", "batch.size=8", "devices.ids=cpu:0"]).spec
+    spec = choose_spec(None, [f"task.use={TOY}", "batch.size=8", "devices.ids=cpu:0"]).spec
     run, lock = create_run("toy", to_toml(spec), plan())
     os.close(lock)
     run.write_state(State("stopped", run.id, "toy", 1.0, ended=2.0, attempts=(
@@ -236,5 +207,5 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):
     launcher.resume(run, ["train.steps=9"])
     assert job_of(run) == Job(8, request=Request(1, 1))
     assert (run.state().state, run.state().attempt) == ("queued", 2)
-    assert run.state().changed == ("train.steps=9",)
+    assert run.state().changed[-1] == "train.steps=9"
     assert not jobs.asked_to_stop(run.path)

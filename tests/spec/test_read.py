@@ -167,9 +167,9 @@ def test_hosts_take_the_place_of_a_presets_devices():
 
 def test_slurm_is_asked_for_so_many_devices():
     """By a preset, or by hand."""
-    for data, given in (({"pick": 2}, "devices.hosts=slurm"), ({"hosts": ["slurm"]}, "pick=2")):
+    for data, typed in (({"pick": 2}, "devices.hosts=slurm"), ({"hosts": ["slurm"]}, "pick=2")):
         whole = {"devices": data}
-        read.apply_sets(whole, [given])
+        read.apply_sets(whole, [typed])
         assert read.from_dict(whole).devices == sp.DevicesSpec(hosts=["slurm"], pick=2)
     slots = {"devices": {"pick": 2}}
     read.apply_sets(slots, ["devices.hosts=slurm:cpu:0"])

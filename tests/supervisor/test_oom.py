@@ -18,7 +18,7 @@ def out_of_memory(message="", **figures):
 
 
 @pytest.mark.parametrize(("planned", "says"), [
-    (Given(48, 1), "24 examples per GPU instead of 48"), (Given(7, 1), "1 examples per GPU"),
+    (Given(48, 1), "24 examples per GPU instead of 48"), (Given(7, 1), "1 example per GPU"),
     (Given(1, 1), "already 1 per GPU")])
 def test_what_would_likely_fit(planned, says):
     assert says in cause.fitting(planned)

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.worker import without_supervisor
+from gpu_engine.runs import job as slurm_job
+from gpu_engine.runs.folder import Run
 
 from ..cable import joined
+from ..command_line import called
 from ..training import ranks
 from ..training.conftest import TOY, recorded
 
@@ -242,6 +244,11 @@ def test_torchrun_does_not_restart_stopped_ranks(tmp_path: Path) -> None:
         until(lambda: (home / "runs").exists() and runs_of(home)
               and steps(runs_of(home)[0]) > 2, [agent])
         (run,) = runs_of(home)
+        for command, code, printed in (("logs", 2, ""), ("stacks", 1, "--- rank 0 ---\nprinted")):
+            done = called(command, str(run))
+            assert (done.returncode, done.stdout.startswith(printed)) == (code, True), done
+            assert "its ranks print where torchrun" in done.stdout + done.stderr
+        until(lambda: "most recent call first" in (tmp_path / "log").read_text(), [agent])
         os.kill(ranks.read(run, 0, "start")[-1]["pid"], signal.SIGTERM)  # a rank, not the agent
         assert agent.wait() == 0
     finally:
@@ -314,12 +321,14 @@ def test_two_machines_by_name_go_on_after_a_rank_was_killed(machines, tmp_path: 
     assert [e["first_step"] for e in ranks.read(run, 0, "schedule")] == [0, 6]
     assert [e["attempt"] for e in ranks.read(there, 1, "start")] == [1, 2]
     assert [e["node"] for e in ranks.read(there, 1, "start")] == [1, 1]
+    plan = Run(run).require_plan()
+    assert [(r.rank, r.node, r.host is None) for r in plan.ranks] == [(0, 0, True), (1, 1, False)]
     assert ranks.read(there, 1, "end")[-1]["steps"] == 12
 
 
 def test_an_allocation_of_a_persons_own_is_not_the_runs_to_end() -> None:
     ours = {"GPU_PANEL_SLURM_JOB": "7", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "x"}
-    job = job.here(ours)
-    assert (job.id, job.restarts) == (7, 0)
+    found = slurm_job.here(ours)
+    assert (found.id, found.restarts) == (7, 0)
     for env in ({"SLURM_JOB_ID": "7"}, ours | {"SLURM_JOB_ID": "8"}):
-        assert job.here(env) is None
+        assert slurm_job.here(env) is None

@@ -129,7 +129,7 @@ def _print(found: _Found) -> None:
         echo(clean(f"rank {x['rank']}  {x['device']}  multiplies {x['n']}×{x['n']} in {x['dtype']} "
                    f"at {x['flops_per_s'] / 1e12:.3g} TFLOP/s"))
     for x in found.of("reduce"):
-        echo(f"reduce {units.size(x['bytes']):>9} over {x['ranks']} ranks: "
+        echo(f"reduce {units.size(x['bytes']):>9} over {units.counted(x['ranks'], 'rank')}: "
              f"{x['seconds'] * 1e3:.3f} ms, {units.size(x['bytes_per_s'])}/s")
     pairs = sorted(found.of("pair"), key=lambda x: x["bytes_per_s"])
     for x in pairs if len(pairs) <= _FEW else (pairs[0], pairs[-1]):
@@ -142,7 +142,7 @@ def _print(found: _Found) -> None:
         echo(clean(f"warning: {doubt}"), err=True)
     if state.started is not None and state.ended is not None:
         took = f" in {units.clock(state.ended - state.started)}"
-    echo(f"{found.ranks} of {found.ranks} ranks connected, the sum is right{took}"
+    echo(f"{found.ranks} of {units.counted(found.ranks, 'rank')} connected, the sum is right{took}"
          if state.state == "completed" else f"{state.state}{took}", err=state.state != "completed")
     watch.explain(state)
 

@@ -79,7 +79,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
     echo(in_json(told) if as_json else
-         f"{out}: {told['tensors']} tensors of step {told['step']}, "
+         f"{out}: {units.counted(told['tensors'], 'tensor')} of step {told['step']}, "
          f"{units.size(told['bytes'])}")
 
 
@@ -110,9 +110,9 @@ def _print(done: Exported) -> None:
     upto = f", up to step {units.count(done.last_step)}" if done.last_step is not None else ""
     state = f"; the run is {done.state}" if done.live else ""
     if done.rows:
-        echo(f"{done.run}: {done.rows:,} rows{upto}{state}: {done.where}")
+        echo(f"{done.run}: {units.counted(done.rows, 'row')}{upto}{state}: {done.where}")
     else:
         echo(f"{done.run}: nothing is recorded yet{state}: {done.where}")
     if done.skipped:
-        echo(f"warning: {done.skipped:,} lines of its events can't be read and are left out",
-             err=True)
+        echo(f"warning: of its events, {units.counted(done.skipped, 'line')} that can't be read "
+             "left out", err=True)

@@ -59,6 +59,10 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     seconds = values.seconds(span) if span is not None else None
     if span is not None and not 0 < (seconds or 0) <= _LONGEST:
         raise UserError(f"--for {span}: no length of time within a year; give 90m, 4h or 2d")
+    if command and command[0].startswith("-"):
+        raise UserError(f"{command[0]}: hold has no such option. It holds devices of this machine; "
+                        "of another: ssh gpu1 gpu-engine hold …; on Slurm: salloc --gpus=1 "
+                        "--time=04:00:00")
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
     inventory, devices = _chosen(count, ids)
@@ -125,7 +129,7 @@ def _chosen(count: int | None, ids: str | None) -> tuple[Inventory, list[Device]
     names = [name.strip() for name in ids.split(",")] if ids is not None else None
     spec = RunSpec(devices=DevicesSpec(ids=names) if names else DevicesSpec(pick=count or 1))
     if spec.devices.pick and spec.devices.pick > len(inventory.devices):
-        raise UserError(f"there are {len(inventory.devices)} devices")
+        raise UserError(f"devices here: {len(inventory.devices)}")
     devices = [(name, inventory.find(name)) for name in pick(spec, inventory).devices.ids or ()]
     if missing := [name for name, device in devices if device is None]:
         there = ", ".join(d.id for d in inventory.devices)

@@ -59,7 +59,7 @@ def devices(as_json: bool, over_hosts: bool) -> None:
 
 def _over_hosts(as_json: bool) -> None:
     """The devices of all machines that answer, and the freest of these."""
-    from gpu_engine.devices.availability import judge
+    from gpu_engine.devices.availability import judge, usable_word
     from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.remote.reach.hosts import ANY, meant_by
     from gpu_engine.remote.run import freest
@@ -97,9 +97,10 @@ def _over_hosts(as_json: bool) -> None:
         elif m.waiting:
             echo(f"{m.host.name}: {m.waiting} waiting for devices", err=True)
     if first is not None and len(seen) > 1:
-        free, of = len(freest.free_on(first)), len(first.freedom)
-        echo(f"\nfreest: {first.host.name}, {free} of {of} free; gpu-engine run PRESET -n "
-             f"{min(free, 2)} --set devices.hosts=any takes them", err=True)
+        free, word = len(freest.free_on(first)), usable_word(first.freedom)
+        echo(f"\nfreest: {first.host.name}, {free} of {len(first.freedom)} {word}; "
+             f"gpu-engine run PRESET -n {min(free, 2)} --set devices.hosts=any takes them",
+             err=True)
 
 
 def _numbered(device: Device) -> str:

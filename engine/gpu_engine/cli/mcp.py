@@ -103,19 +103,21 @@ class Rights:
     def checked(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """`limited`, for runs that are to be started now, while `_alone`. Raises UserError where
         they are too many."""
+        from gpu_engine.launching import lookup
         from gpu_engine.runs.folder import each_run
 
+        lookup.ask_all()
         own = [run for run in each_run() if self.owns(run) and run.state().live]
         if self.runs is not None and len(own) + len(specs) > self.runs:
             raise UserError(f"{len(own)} of your runs are live or wait, and with {len(specs)} more "
                             f"they would be over {self.runs}", "--max-runs", self.runs,
                             "wait until one has ended, or stop one")
         if self.devices is not None:
-            plans = [run.plan() for run in own]
-            wanted = [_devices(s) for s in [*(p.spec for p in plans if p is not None), *specs]]
+            wanted = [*map(_devices_of, own), *map(_devices, specs)]
             many = len(set().union(*(ids for ids, _ in wanted))) + sum(n for _, n in wanted)
             if many > self.devices:
-                raise UserError(f"your live and waiting runs would have {many} devices; "
+                raise UserError(f"your live and waiting runs would have "
+                                f"{units.counted(many, 'device')}; "
                                 f"{self.devices} are allowed", "--max-devices", self.devices,
                                 "wait until one has ended, or name devices that your runs have")
         return self.limited(specs)
@@ -140,33 +142,55 @@ def _alone() -> Iterator[None]:
 
 
 def _devices(spec: RunSpec) -> tuple[set[str], int]:
-    """The devices that a spec names, and of how many others it takes any. Raises UserError where
-    that is not known before."""
-    from gpu_engine.plan.check import counted, names_none
+    """The devices that a spec names, as "host:id", and of how many others it takes any. Raises
+    UserError where that is not known before."""
+    from gpu_engine.plan.check import counted
+    from gpu_engine.spec.host_names import HostDevices, parse_all
 
-    devices = (spec := counted(spec)).devices
-    if names_none(spec) or devices.hosts is not None:
+    devices = counted(spec).devices
+    if devices.pick is not None:
+        return set(), devices.pick
+    entries = parse_all(devices.hosts) if devices.hosts else (
+        HostDevices("local", tuple(devices.ids or ())),)
+    if any(not entry.ids for entry in entries):
         raise UserError("how many devices it would take is not known: say it", "devices",
                         devices.hosts, "devices.pick=1")
-    return set(devices.ids or ()), 0 if devices.ids else devices.pick or 1
+    return {f"{entry.host}:{name}" for entry in entries for name in entry.ids}, 0
+
+
+def _devices_of(run: Run) -> tuple[set[str], int]:
+    """The same of a run that was started or waits."""
+    from gpu_engine.runs import waiting
+
+    if (plan := run.plan()) is None:
+        return set(), 0
+    if waiting.read(run.path) is not None or not plan.ranks:  # or it is in Slurm's queue
+        return _devices(plan.spec)
+    return {f"{r.host or 'local'}:{d.id}" for r in plan.ranks for d in r.devices}, 0
 
 
 # --- the tools -----------------------------------------------------------------------------------
 
 def _of_devices(found: Any) -> str:
+    def counted(machine: Any, many: int, word: str = "free") -> str:
+        return f"{many} of {units.counted(len(machine['devices']), 'device')} {word}"
+
+    def free(machine: Any) -> list[str]:
+        return [d["id"] for d in machine["devices"] if d["state"] == "free"]
+
     if isinstance(found, list):  # with hosts: one row for each machine
         return "; ".join(f"{m['host']}: " + (
-            f"{m['free']} of {units.counted(len(m['devices']), 'device')} free"
+            counted(m, m["free"], "free" if m["free"] == len(free(m)) else "usable")
             if m["state"] == "seen" else m["reason"] or "it has not answered") for m in found)
-    free = [d["id"] for d in found["devices"] if d["state"] == "free"]
-    return f"{len(free)} of {units.counted(len(found['devices']), 'device')} free" + (
-        f": {', '.join(free)}" if free else "")
+    ids = free(found)
+    return counted(found, len(ids)) + (f": {', '.join(ids)}" if ids else "")
 
 
 def _of_plan(found: Any) -> str:
     if isinstance(found, list):
         return f"{units.counted(len(found), 'run')} would be submitted"
-    where = ", ".join(d["label"] for r in found["ranks"] for d in r["devices"])
+    where = ", ".join(d["label"] + (f" on {r['host']}" if r.get("host") else "")
+                      for r in found["ranks"] for d in r["devices"])
     return f"{found['name']} would run on {where}, {found['mode']}"
 
 
@@ -321,7 +345,8 @@ TOOLS = {
                     f"{units.counted(len(found['runs']), 'run')} side by side"),
     "note": Tool("note", lambda found: " ".join(
         [f"{found['id']}:", *filter(None, (found["verdict"], found["note"]))]), "run"),
-    "code": Tool("code", lambda found: "the code differs" if found["patch"] else "no file differs"),
+    "code": Tool("code", lambda found: "the code differs" if found["patch"] else
+                 "no file differs here"),
     "stop": Tool("stop", lambda _: "it was asked to stop: show says when it has ended", "stop"),
     "diagnose": Tool("show", _of_show, keys=("state", "hang", "diagnosis"), about=(
         "Why a run failed, hangs or is slow: cause, who waits for whom, where its time goes.")),

@@ -74,6 +74,8 @@ def print_notices(state: State, *, only: str = "", err: bool = False) -> None:
 
 def _files(run: Run, rank: int | None) -> dict[str, Path]:
     """The logs to print, by the prefix of their lines. Raises UserError."""
+    if elsewhere := run.printed_elsewhere():
+        raise UserError(elsewhere)
     known, plan = run.ranks(), run.plan()
     if rank is not None:
         path = run.output(rank, plan)
@@ -180,8 +182,9 @@ def stacks(run: str, rank: int | None, wait: float) -> None:
         refused = {}
         requested = [r for r in ranks if requests.request(found, r)]
     texts: dict[int, str] = {}
+    elsewhere = found.printed_elsewhere()
     changed = time.monotonic()
-    end = changed + wait
+    end = changed + (0 if elsewhere else wait)
     while time.monotonic() < end and (len(texts) < len(requested)
                                       or time.monotonic() < changed + requests.WHOLE):
         time.sleep(0.05)
@@ -195,6 +198,8 @@ def stacks(run: str, rank: int | None, wait: float) -> None:
             for pid, text in requests.below(found, r, wait) if r in requested and local else ():
                 echo(f"--- rank {r}, process {pid} below it ---")
                 echo(text)
+        elif r in requested and elsewhere:
+            echo(f"printed there: {elsewhere}")
         elif r in requested:
             echo(f"requested, but nothing came within {wait:g} s: is the process suspended?")
         elif r in refused:
@@ -218,18 +223,17 @@ def stacks(run: str, rank: int | None, wait: float) -> None:
 def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bool) -> None:
     """Trace the next steps of RUN's ranks with torch's profiler, while training goes on.
 
-    A file for each rank, traces/… in the run folder, is for https://ui.perfetto.dev or
-    chrome://tracing. The exit code is 1 if a rank gave none.
+    A file for each rank, traces/… in the run folder, on a host in the folder there, is for
+    https://ui.perfetto.dev or chrome://tracing. The exit code is 1 if a rank gave none.
     """
-    from gpu_engine.diagnose import traces
     from gpu_engine.launching.lookup import find
+    from gpu_engine.remote.run import queries
 
-    found = find(run)
-    answers = traces.trace(found, steps=steps, ranks=ranks, wait=wait)
-    out = [(rank, *traces.describe(found, answer)) for rank, answer in answers.items()]
+    answers = queries.traces(find(run), steps=steps, ranks=ranks, wait=wait)
+    out = [(rank, *answer) for rank, answer in answers.items()]
     if as_json:
-        echo(in_json([{"rank": rank, "path": path and str(path),
-                       "problem": problem} for rank, path, problem in out]))
+        echo(in_json([{"rank": rank, "path": path, "problem": problem}
+                      for rank, path, problem in out]))
     else:
         for rank, path, problem in out:
             echo(clean(f"rank {rank}: {path or problem}"))

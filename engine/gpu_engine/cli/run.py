@@ -69,7 +69,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
         sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
                               choice.base, tagged)
-        _warn(sweep.doubt)
+        _warn(*sweep.warnings)
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
              if as_json else f"{sweep.id}: {units.counted(len(sweep.runs), 'run')} in the queue; "
                              f"gpu-engine sweep {sweep.id} compares them")
@@ -91,18 +91,17 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         sys.exit(watch.to_the_end(started, prepared.plan, as_json=as_json, quiet=quiet))
     if prepared.plan.chosen is not None:
         echo(prepared.plan.chosen, err=True)
-    for warning in prepared.plan.warnings:
-        echo(f"warning: {warning}", err=True)
+    _warn(*prepared.plan.warnings)
     _started(started, as_json)
 
 
 def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
+    from gpu_engine.launching import lookup
     from gpu_engine.queue.submit import moment
     from gpu_engine.queue.turns import When
-    from gpu_engine.runs import folder
 
-    first = folder.find(after).id if after is not None else None
+    first = lookup.find(after).id if after is not None else None
     return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 
@@ -111,7 +110,7 @@ def _wait(choice: SpecChoice, as_json: bool, when: When, tags: Sequence[str]) ->
 
     prepared = submit.prepare(choice.spec)
     run = submit.submit(choice.spec, when, prepared, base=choice.base, tags=tags)
-    _warn(prepared.kept.doubt)
+    _warn(prepared.kept.doubt, *run.require_plan().warnings)
     _started(run, as_json)
 
 
@@ -119,9 +118,9 @@ def _started(run: Run, as_json: bool) -> None:
     echo(in_json({"id": run.id, "path": str(run.path)}) if as_json else run.id)
 
 
-def _warn(doubt: str | None) -> None:
-    if doubt is not None:
-        echo(f"warning: {doubt}", err=True)
+def _warn(*warnings: str | None) -> None:
+    for warning in filter(None, warnings):
+        echo(f"warning: {warning}", err=True)
 
 
 @click.command(cls=WithCommand)

@@ -53,20 +53,18 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.launching.reattach import reattach_all
+    from gpu_engine.launching import lookup
     from gpu_engine.runs import query, waiting
     from gpu_engine.settings import file
-    from gpu_engine.slurm import watch
     from gpu_engine.spec.schema import parse_best
 
     count = count or file.read().runs.listed
-    reattach_all()
+    lookup.ask_all()
     if waiting.ids(paths.queue_folder()):
         from gpu_engine.queue import serve  # only where runs wait
 
         with suppress(UserError):  # the list is printed all the same
             serve.ensure()
-    watch.refresh()
     now = time.time()
     asked = query.parse(wanted)
     if asked.doubt:
@@ -87,15 +85,20 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
         return
     heads, lines = listing.cells(rows, now)
-    for line in table([heads, *lines] if lines else []):
+    # Parts of others' runs have no figures to be filtered or sorted by.
+    parts = listing.parts(count, now) if not (asked or span or best or reverse) \
+        and order == "created" else []
+    for line in (*table([heads, *lines] if lines else []), *table(parts)):
         echo(line)
     if not rows and (asked or span):
         echo("no run matches", err=True)
-    elif not rows:
+    elif not rows and not parts:
         echo("no runs yet; gpu-engine run default starts one", err=True)
     elif more:
         echo(f"and {more:,} {'older' if order == 'created' and not reverse else 'more'}; "
              "-n shows more", err=True)
+    if parts:
+        echo("parts are stopped where their run was started: gpu-engine stop RUN, there", err=True)
 
 
 def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
@@ -168,13 +171,11 @@ def _removed(run: str, outcome: Outcome) -> bool:
 def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
-    from gpu_engine.launching.reattach import reattach_all
+    from gpu_engine.launching import lookup
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
-    from gpu_engine.slurm import watch
 
-    reattach_all()
-    watch.refresh()
+    lookup.ask_all()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")

@@ -109,8 +109,8 @@ def show(run: str, as_json: bool) -> None:
             echo(f"  eval {clean(name)} {units.loss(value)}")
         for name, value in list(view.metrics.items())[-_METRICS:]:
             echo(f"  {clean(name)} {units.loss(value)}")
-        if len(view.metrics) > _METRICS:
-            echo(f"  … {len(view.metrics) - _METRICS:,} values under other names (--json has all)")
+        if (more := len(view.metrics) - _METRICS) > 0:
+            echo(f"  … {units.counted(more, 'value')} under other names (--json has all)")
         if view.checkpoint:
             echo(f"  checkpoint {clean(view.checkpoint)}")
         for warning in view.warnings[-3:]:
@@ -221,10 +221,11 @@ def code(run: str, to: str | None) -> None:
     from gpu_engine.code import difference
     from gpu_engine.runs import folder
 
-    found = folder.find(run)
+    found, other = folder.find(run), folder.find(to) if to else None
     before = difference.of_run(found)
     patch, left = difference.between(
-        before, difference.of_run(folder.find(to)) if to else difference.now(found))
+        before, difference.of_run(other) if other else difference.now(found))
     exactly(patch)
-    for line in left or ([] if patch else ["no file differs"]):
-        echo(line, err=True)
+    theirs = [difference.not_compared(each) for each in (found, other) if each is not None]
+    for line in (*(left or ([] if patch else ["no file differs"])), *filter(None, theirs)):
+        echo(clean(line, None), err=True)

@@ -30,7 +30,7 @@ def command(choice: SpecChoice, gpus: int | None, partition: str | None, limit: 
             output: Path | None, submit: bool) -> None:
     """Write or submit the batch script with which Slurm runs PRESET, or your own command behind --.
     The ranks save before the time limit, and the job goes on from there when it starts again."""
-    from gpu_engine.slurm.submit import for_slurm, script_of
+    from gpu_engine.slurm.submit import for_slurm, plan_of, script_of
 
     options = {"partition": partition, "time": limit}
     spec = for_slurm(choice.spec, nodes=None, per_node=gpus,
@@ -40,6 +40,9 @@ def command(choice: SpecChoice, gpus: int | None, partition: str | None, limit: 
             raise UserError("--output writes the script and --submit submits it: leave one out")
         _submit(spec)
         return
+    # It may be for a machine that has other files: only what is in the spec is looked at.
+    for warning in plan_of(spec).warnings:
+        echo(f"warning: {warning}", err=True)
     text = script_of(spec)
     if output is None:
         echo(text, nl=False)
@@ -50,14 +53,16 @@ def command(choice: SpecChoice, gpus: int | None, partition: str | None, limit: 
 
 
 def _submit(spec: RunSpec) -> None:
-    from gpu_engine.launching import notifier
+    from gpu_engine.launching.launcher import prepare_for_slurm, submit_to_slurm
     from gpu_engine.runs.job import read
-    from gpu_engine.slurm import submit, watch
+    from gpu_engine.slurm import watch
 
-    run, there = submit.submit(spec)
-    notifier.start(run)
+    prepared = prepare_for_slurm(spec)
+    for warning in prepared.plan.warnings:
+        echo(f"warning: {warning}", err=True)
+    run = submit_to_slurm(prepared)
     watch.refresh(at_once=True)
-    known = read(run.path) or there
-    echo(f"run {run.id} submitted: {clean(known.sentence())}")
+    known = read(run.path)
+    echo(f"run {run.id} submitted" + (f": {clean(known.sentence())}" if known else ""))
     echo(f"gpu-engine show {run.id} says how it is, gpu-engine stop {run.id} ends it: "
          f"{run.path}", err=True)

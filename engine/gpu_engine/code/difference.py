@@ -34,6 +34,16 @@ def of_run(run: Run) -> Snapshot:
                     "all, and longer for runs with gpu-engine note --keep")
 
 
+def not_compared(run: Run) -> str | None:
+    """That hosts ran files of their own, for people; None: they ran this code."""
+    plan = run.plan()
+    if plan is None or not plan.on_hosts or plan.spec.run.sync != "none":
+        return None
+    hosts = ", ".join(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
+    return f"run {run.id} had the files that {hosts} had already (run.sync=none): they are not " \
+        "compared, only those of the folder here"
+
+
 def now(run: Run) -> Snapshot:
     """What there is now in the folder that the code of a run was read from. Raises UserError."""
     trust.require_ours(run.path)

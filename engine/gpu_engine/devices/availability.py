@@ -152,6 +152,11 @@ def usable(freedom: Mapping[str, Availability]) -> list[str]:
             if found.free or (found.state == "busy" and name.startswith("cpu:"))]
 
 
+def usable_word(freedom: Mapping[str, Availability]) -> str:
+    """What `usable` are in one word: "free", or "usable" if something uses one of them."""
+    return "free" if all(freedom[name].free for name in usable(freedom)) else "usable"
+
+
 class Steady:
     """Tells which devices have been free for some readings in a row: one can be a moment between
     two processes of somebody's script."""

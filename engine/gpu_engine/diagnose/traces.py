@@ -19,6 +19,8 @@ from gpu_engine.events.view import RunView
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run
 
+LONGEST = 3600.0
+"""Seconds that may be waited for steps."""
 _NEAR = 1 << 16
 """Bytes of events that tell how far a rank is."""
 _SEEN = 2.5
@@ -41,28 +43,33 @@ def made(run: Run) -> list[Path]:
         return []
 
 
-def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
-          ) -> dict[int, Trace | None]:
-    """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds.
-
-    Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
-    UserError and OSError.
-    """
+def able(run: Run, steps: int, ranks: Collection[int]) -> list[int]:
+    """Those of `ranks` (none: all) that can be asked for a trace of so many steps. Raises
+    UserError."""
     trust.require_ours(run.path)
-    state, plan, there = run.state(), run.plan(), run.ranks()
+    state, there = run.state(), run.ranks()
     if not state.live:
         before = made(run)
         more = f" and {len(before) - _NAMED} more" if len(before) > _NAMED else ""
         raise UserError(f"run {run.id} is not running: it is {state.state}" + (
             "; traced before, for https://ui.perfetto.dev: "
             f"{', '.join(clean(str(one)) for one in before[:_NAMED])}{more}" if before else ""))
-    if plan is not None and plan.on_hosts:
-        raise UserError(f"the ranks of {run.id} are on other machines: gpu-engine trace there")
     if not 0 < steps <= MOST_TRACED:
         raise UserError(f"{steps} steps: from 1 to {MOST_TRACED} can be traced")
     if unknown := set(ranks) - set(there):
         raise UserError(f"run {run.id} has no rank {min(unknown)} yet")
-    asked, view = sorted(ranks or there), RunView()
+    return sorted(ranks or there)
+
+
+def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
+          ) -> dict[int, Trace | None]:
+    """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds. They
+    are on this machine: `remote.run.queries.traces` asks those of any.
+
+    Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
+    UserError and OSError.
+    """
+    asked, view = able(run, steps, ranks), RunView()
     view.add(asked)
     tails = {rank: Tail(run.events(rank)) for rank in asked}
     for tail in tails.values():

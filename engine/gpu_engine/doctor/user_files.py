@@ -32,10 +32,10 @@ def files() -> list[Finding]:
 
     every = list(presets.all_presets())
     out = [problem(p[1], f"$EDITOR {p[0]}") for p in every if isinstance(p, tuple)]
-    good = [f"{len(every) - len(out)} presets"]
-    for path, read in ((hosts.path(), lambda: f"{len(hosts.read())} hosts in hosts.toml"),
+    good = [units.counted(len(every) - len(out), "preset")]
+    for path, read in ((hosts.path(), lambda: f"hosts.toml ({len(hosts.read())})"),
                        (settings.path(), lambda: settings.read() and "settings.toml"),
-                       (notify.path(), lambda: f"{len(notify.read())} entries in notify.toml")):
+                       (notify.path(), lambda: f"notify.toml ({len(notify.read())})")):
         if os.path.lexists(path):
             try:
                 good.append(read())

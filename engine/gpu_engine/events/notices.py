@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..common.units import counted
 from .schema import Warning  # relative: see `writer`
 
 APART, ONE_DEVICE, UNDIVIDED = "not-reduced", "one-device", "data-not-divided"
@@ -56,8 +57,8 @@ def gone(steps: Mapping[int, int]) -> str:
 def no_batch(examples: int, batch: int) -> Warning:
     """A loader has nothing to give, so that no epoch has a step."""
     return Warning(
-        f"a DataLoader gives no batch: it has {examples:,} examples, batch_size={batch:,} and "
-        "drop_last=True, so an epoch has no step" if examples else
+        f"a DataLoader gives no batch: it has {counted(examples, 'example')}, "
+        f"batch_size={batch:,} and drop_last=True, so an epoch has no step" if examples else
         "a DataLoader gives no batch: it has no examples, so an epoch has no step", NO_BATCH,
         ("loader = DataLoader(data, batch_size=…)  # smaller, or without drop_last=True",)
         if examples else ())
@@ -120,9 +121,9 @@ def apart(world: int, steps: int, *, group: bool, wrapped: bool = False, numbers
     """The ranks train separately. `steps`: how many were seen. `group`: whether they have a process
     group all the same; `wrapped`: and a DistributedDataParallel. `numbers`: how many they have
     exchanged, if any."""
-    what = f"{numbers:,} numbers, fewer than its parameters, were exchanged between them" \
+    what = f"fewer numbers than its parameters were exchanged between them, {numbers:,}," \
         if numbers else "nothing was exchanged between them"
-    why = f"{what} in {steps:,} steps" if group else "no process group was made"
+    why = f"{what} in {counted(steps, 'step')}" if group else "no process group was made"
     if wrapped:
         why += ", though there is a DistributedDataParallel, as where only its module is called"
     return Warning(
@@ -149,8 +150,9 @@ def elsewhere(there: Sequence[str], held: Sequence[str], ids: str) -> Warning:
 def undivided(world: int, examples: int, sampler: str) -> Warning:
     """Each rank trains on all examples. `sampler`: the class of the loader's."""
     return Warning(
-        f"each of {world} ranks loads all {examples:,} examples: the loader's {sampler} does not "
-        f"divide them, so an epoch takes each example {world} times", UNDIVIDED, (_SAMPLER,))
+        f"each of {world} ranks loads all {counted(examples, 'example')}: the loader's {sampler} "
+        f"does not divide them, so an epoch takes each example {world} times",
+        UNDIVIDED, (_SAMPLER,))
 
 
 def same_part(world: int, rank: int, replicas: int) -> Warning:
@@ -166,12 +168,14 @@ def unchanged(steps: int, name: str, parameters: int, *, no_gradient: bool) -> W
     parameters. `no_gradient`: as none of them has ever had a gradient; else the rate was 0."""
     if no_gradient:
         return Warning(
-            f"no parameter has changed in {steps:,} steps: none of the {parameters:,} that {name} "
-            "holds has a gradient, so they are not the ones that backward() reaches", UNCHANGED,
+            f"no parameter has changed in {counted(steps, 'step')}: none of the {parameters:,} "
+            f"that {name} holds has a gradient, so they are not the ones that backward() reaches",
+            UNCHANGED,
             (f"optimizer = torch.optim.{name}(model.parameters())  # of the model that is trained, "
              "after it was copied, moved or divided",))
     return Warning(
-        f"no parameter has changed in {steps:,} steps: the learning rate of {name} is 0", UNCHANGED,
+        f"no parameter has changed in {counted(steps, 'step')}: the learning rate of {name} is 0",
+        UNCHANGED,
         (f"optimizer = torch.optim.{name}(model.parameters(), lr=1e-3)  # and a schedule that "
          "does not stay at 0",))
 

@@ -40,7 +40,9 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
     from gpu_engine.interpreters import choose, inspection
 
     hosts = list(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
-    commit, changed = git_state(folder)
+    # Hosts that are sent nothing run files of their own, of which this commit says nothing.
+    theirs = hosts and plan.spec.run.sync == "none"
+    commit, changed = (None, None) if theirs else git_state(folder)
     if hosts:  # theirs is not known here
         return Environment(version(), machine=", ".join(hosts), folder=str(folder),
                            commit=commit, changed_files=changed)

@@ -24,6 +24,7 @@ from gpu_engine.events import notices
 from gpu_engine.events.schema import Event, Memory, Step, Warning
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch
+from gpu_engine.spec.host_names import SLURM
 from gpu_engine.spec.schema import RunSpec
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def verdict(trials: Sequence[Trial], unit: str) -> str:
     best = max((t for t in trials if t.fits), key=lambda t: t.size)
     text = f"fits: up to {largest(trials):,} per {unit}"
     if best.examples is not None:
-        return f"{text}; a larger batch was never made: the data set has {best.examples:,} examples"
+        return f"{text}; a larger batch was never made: " \
+            f"the data set has {units.counted(best.examples, 'example')}"
     if bad := least_bad(trials):
         return f"{text}; {bad.size:,} does not: {bad.why}"
     if _flat([t for t in trials if t.fits]):
@@ -183,15 +185,13 @@ def proposal(batch: Batch, most: int) -> Batch | None:
 
 def require_triable(spec: RunSpec) -> None:
     """Raises UserError where nothing can be tried for `spec`."""
-    from gpu_engine.launching.launcher import is_for_slurm  # it imports this
-
-    if is_for_slurm(spec):
-        raise UserError("fit tries devices of this machine, and Slurm's are on its nodes: run "
-                        "gpu-engine fit there, with --devices (srun gpu-engine fit …)")
     words = spec.task.command
     if words is not None and "batch.per_gpu" not in own_command.used(words):
         raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
                         "one")
+    if any(host.partition(":")[0] == SLURM for host in spec.devices.hosts or ()):
+        raise UserError("fit tries the devices of the machine that it runs on: on a node of Slurm, "
+                        "srun --gpus=1 --pty gpu-engine fit …")
     if spec.devices.hosts or spec.parallel.nodes > 1:
         raise UserError("fit tries the devices of one machine: run gpu-engine fit on each")
 

@@ -18,14 +18,16 @@ from gpu_engine.common.files import open_inside
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.devices.records import Inventory
 from gpu_engine.launching import environment, fit, logind, notifier, preflight
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import resolve
 from gpu_engine.plan.check import Checked, check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, trust, waiting
+from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, sweep, trust, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run, discard, reopen_run, settle
+from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.host_names import SLURM
@@ -54,8 +56,8 @@ class Prepared:
 
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            in_turn: str | None = None, near: Path | None = None, only_plan: bool = False
-            ) -> Prepared:
+            in_turn: str | None = None, near: Path | None = None, only_plan: bool = False,
+            in_sweep: bool = False) -> Prepared:
     """Resolve everything a launch would: pick devices, check, plan. No side effects, except that
     with run.sync each host is sent the code that it lacks, as its checks run in that folder.
 
@@ -68,14 +70,12 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
 
     near: the folder from which virtual environments are looked for; None: `cwd`.
 
+    in_sweep: it is compared with the others of its sweep.
+
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
     if is_for_slurm(spec):
-        from gpu_engine.slurm import submit
-
-        plan = submit.prepare(spec, base, cwd)
-        return Prepared(spec, Inventory((), plan.source), _warned(plan, notifier.doubt()),
-                        on_slurm=True)
+        return prepare_for_slurm(spec, base, cwd)
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
@@ -124,7 +124,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, _warned(
         resolved, inventory.problem if narrowed else None, none_free, too_many,
-        *warnings, logind.here(), notifier.doubt()))
+        *without_effect.told(spec, in_sweep=in_sweep), *warnings, logind.here(), notifier.doubt()))
 
 
 def is_for_slurm(spec: RunSpec) -> bool:
@@ -134,6 +134,34 @@ def is_for_slurm(spec: RunSpec) -> bool:
     from gpu_engine.slurm import submit
 
     return submit.is_meant(spec)
+
+
+def prepare_for_slurm(spec: RunSpec, base: tuple[str, RunSpec] | None = None,
+                      cwd: Path | None = None, *, in_sweep: bool = False) -> Prepared:
+    """`prepare` for a run on Slurm, whose nodes have the files that this machine has. Raises
+    SpecError."""
+    from gpu_engine.interpreters import choose
+    from gpu_engine.slurm import script, submit
+
+    plan = submit.plan_of(spec, base, cwd, in_sweep=in_sweep)
+    none_here = Inventory((), plan.source)
+    if problems := preflight.lasting(script.placed(spec).spec, none_here, cwd,
+                                     choose.of_spec(spec, cwd)):
+        raise SpecError(problems)
+    return Prepared(spec, none_here, _warned(plan, notifier.doubt()), on_slurm=True)
+
+
+def submit_to_slurm(prepared: Prepared, *, tell: bool = True, tags: Sequence[str] = (),
+                    member: Member | None = None, options: Sequence[str] = ()) -> runs.Run:
+    """`start` for a run on Slurm. `member`, `options`: as for `slurm.submit.submit`. Raises as
+    that."""
+    from gpu_engine.slurm import submit
+
+    run, _ = submit.submit(prepared.spec, prepared.plan, tags=tags, member=member, options=options)
+    environment.note(run, prepared.plan, prepared.inventory)
+    if tell:
+        notifier.start(run)
+    return run
 
 
 def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,
@@ -196,12 +224,7 @@ def start(prepared: Prepared, *, attempt: int = 1, tell: bool = True, tags: Sequ
     those in notify.toml are told of it. `tags`: what it is tagged with from the start. Raises
     UserError where that can't be, as on a disk that is full."""
     if prepared.on_slurm:
-        from gpu_engine.slurm import submit
-
-        run, _ = submit.submit(prepared.spec, prepared.plan, tags=tags)
-        if tell:
-            notifier.start(run)
-        return run
+        return submit_to_slurm(prepared, tell=tell, tags=tags)
     disk_room.require(paths.runs_folder())
     run, lock = create_run(prepared.spec.name, to_toml(prepared.spec), prepared.plan, attempt,
                            settled=False)
@@ -288,7 +311,8 @@ def start_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None,
     before = run.plan()
     found = before.interpreter if before is not None else None
     near = Path(found.folder) if found is not None and found.folder else None
-    prepared = prepare(spec, cwd=Path(run.cwd()), near=near)
+    prepared = prepare(spec, cwd=Path(run.cwd()), near=near,
+                       in_sweep=sweep.read(run.path) is not None)
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None,
                        part_of=before.part_of if before is not None else None)
     if checkpoint is not None:

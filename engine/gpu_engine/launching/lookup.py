@@ -36,6 +36,15 @@ def find_each(names: Sequence[str]) -> list[runs.Run]:
     return found
 
 
+def ask_all() -> None:
+    """`find` of all runs, for lists: none is called lost that goes on elsewhere."""
+    from gpu_engine.launching.reattach import reattach_all
+    from gpu_engine.slurm import watch
+
+    reattach_all()
+    watch.refresh()
+
+
 def ask_slurm(run: runs.Run) -> None:
     """Have the folder of a run that is a job of Slurm say what Slurm says, if that was not done in
     the last few seconds. Call it before `Run.state`."""

@@ -14,12 +14,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpu_engine.notify.journal import NOT_WANTED, SENT, Journal
+from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import locked
+from gpu_engine.notify.journal import NOT_WANTED, SENT, SWEEP_FILE, WITH_SWEEP, Journal
 from gpu_engine.notify.watch import Happened, RunWatch, where
-from gpu_engine.runs import job, notes
+from gpu_engine.runs import job, notes, sweep, waiting
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
+from gpu_engine.runs.sweep import Member
+
+if TYPE_CHECKING:
+    from gpu_engine.notify.messages import Event, Message
+    from gpu_engine.sweep.group import Group
 
 EVERY = 1.5
 """Seconds between two readings of a run."""
@@ -52,7 +60,11 @@ def _follow(watch: RunWatch, journal: Journal) -> None:
     while True:
         happened = watch.next_event()
         if happened is not None:
-            _send(watch.run, happened, journal)
+            member = sweep.read(watch.run.path)
+            if member is None or happened.event == "stalled":
+                _send_of_run(watch.run, happened, journal)
+            else:
+                _send_of_member(watch.run, member, happened, journal)
         elif watch.is_over():
             return
         if is_job and time.monotonic() - asked >= _SLURM_EVERY:
@@ -64,31 +76,95 @@ def _follow(watch: RunWatch, journal: Journal) -> None:
         time.sleep(EVERY)
 
 
-def _send(run: Run, happened: Happened, journal: Journal) -> None:
+def _send_of_run(run: Run, happened: Happened, journal: Journal) -> None:
+    state, now = happened.state, time.time()
+
+    def message(machine: str) -> Message:
+        from gpu_engine.notify import messages
+
+        return messages.of_run(
+            happened.event, state, happened.progress, machine=machine, on=where(run),
+            name=notes.read(run.path).name or state.name, why=happened.why, now=now)
+
+    _send(happened.event, state.took(now), message, happened.key, journal)
+
+
+def _send_of_member(run: Run, member: Member, happened: Happened, journal: Journal) -> None:
+    """Of a sweep's runs the first that fails is told of at once, and then the end of all, once: by
+    whichever of their processes sees that none is left and has the lock first."""
+    try:
+        found, over = _sweep_of(run, member)
+    except UserError:  # it was removed meanwhile
+        return
+    attempts = sum(one.state().attempt for one, _ in found.members)
+    # Members that are tried again end again, and so does their sweep.
+    key = f"ended {len(found.members)} {attempts}" if over \
+        else f"{happened.event} {happened.state.attempt}"
+    shared = Journal(found.members[0][0].path, SWEEP_FILE)
+    # Killed while it tells, it lets go of the lock without its line: the next one tells it then.
+    ours = (over or happened.event in ("failed", "lost")) and shared.acquire(wait=True)
+    try:
+        if not ours or key in shared.keys():  # noqa: SIM118  it is no dict
+            journal.write(happened.key, "anybody", WITH_SWEEP)
+            return
+        if over:
+            _send_of_sweep(found, happened.key, journal)
+        else:
+            _send_of_run(run, happened, journal)
+        shared.write(key, run.id, SENT)
+    finally:
+        shared.release()
+
+
+def _sweep_of(run: Run, member: Member) -> tuple[Group, bool]:
+    """The sweep of this run, which has ended; and whether all of it has. Raises UserError."""
+    from gpu_engine.sweep import group  # late: most runs are in none
+
+    lock = waiting.sweep_lock(waiting.folder_beside(run.path), member.sweep)
+    while True:
+        found = group.find(member.sweep)
+        if any(one.state().live for one, _ in found.members):
+            return found, False
+        if not locked(lock):
+            return found, True
+        time.sleep(EVERY)  # with run.halving its process may have some go on
+
+
+def _send_of_sweep(found: Group, key: str, journal: Journal) -> None:
+    from gpu_engine.sweep import group
+
+    states, now = {run.state().state for run, _ in found.members}, time.time()
+    event: Event = "finished" if "completed" in states else \
+        "failed" if states & {"failed", "lost"} else "stopped"
+
+    def message(machine: str) -> Message:
+        from gpu_engine.notify import messages
+
+        return messages.of_sweep(event, found.id, found.name, group.outcome(found),
+                                 machine=machine, seconds=now - found.begun, now=now)
+
+    _send(event, now - found.begun, message, key, journal)
+
+
+def _send(event: Event, took: float | None, message: Callable[[str], Message], key: str,
+          journal: Journal) -> None:
+    """Send what `message` makes, told this machine's name, to all who want to know of `event`."""
     # Half of the memory that this process may come to need, and only now.
     import socket
 
-    from gpu_engine.common.errors import UserError
-    from gpu_engine.notify import config, messages, send
+    from gpu_engine.notify import config, send
 
     try:
         entries = config.read()
     except UserError as err:
-        journal.write(happened.key, "anybody", str(err))
+        journal.write(key, "anybody", str(err))
         return
-    now = time.time()
-    took = happened.state.took(now)
-    wanted = [to for to in entries if happened.event in to.on
-              and (took is None or took >= to.min_seconds)]
+    wanted = [to for to in entries if event in to.on and (took is None or took >= to.min_seconds)]
     if not wanted:
-        journal.write(happened.key, "nobody", NOT_WANTED)
+        journal.write(key, "nobody", NOT_WANTED)
         return
-    named = notes.read(run.path).name or happened.state.name
-    message = messages.of_run(happened.event, happened.state, happened.progress, name=named,
-                              machine=socket.gethostname(), on=where(run), why=happened.why,
-                              now=now)
-    for to, result in send.deliver_all(wanted, message):
-        journal.write(happened.key, to.name, result or SENT)
+    for to, result in send.deliver_all(wanted, message(socket.gethostname())):
+        journal.write(key, to.name, result or SENT)
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What is said of a run: a title and a sentence, and the facts that they are made of. Pure.
+"""What is said of a run or a sweep: a title and a sentence, and the facts they are made of. Pure.
 
 Names, causes and host names come from files and other machines, so all of them go through `clean`:
 no control character reaches a phone, a terminal or a command.
@@ -41,7 +41,7 @@ class Message:
     """Where it is told from."""
     time: float
     run: str | None = None
-    """The run's id."""
+    """The run's id; None: it is about a sweep."""
     name: str | None = None
     """The name that a person gave the run, else the one that it was started with."""
     on: tuple[str, ...] = ()
@@ -57,6 +57,8 @@ class Message:
     loss: float | None = None
     warnings: tuple[str, ...] = ()
     """What is told of the run though it may have completed."""
+    sweep: str | None = None
+    """The sweep's id, where the message is about its end."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: what is not finite is null."""
@@ -103,6 +105,16 @@ def of_run(event: Event, state: State, progress: Progress, *, name: str, machine
     return Message(event, f"{called} {done}", text, clean(machine, 60), now, state.id,
                    called, tuple(clean(h, 60) for h in on), state.state, state.attempt,
                    cause or None, took, progress.step, progress.total_steps, progress.loss, told)
+
+
+def of_sweep(event: Event, ident: str, name: str, outcome: str, *, machine: str, seconds: float,
+             now: float) -> Message:
+    """The message that a sweep has ended, `seconds` after it was submitted. `outcome`: how many of
+    its runs are done and which is the best."""
+    called, machine = clean(f"sweep {ident} {name}", 80), clean(machine, 60)
+    return Message(event, f"{called} has ended", f"{called} on {machine} has ended, "
+                   f"{units.clock(seconds)} after it was submitted: {clean(outcome, _LONGEST)}",
+                   machine, now, name=clean(name, 80), seconds=seconds, sweep=ident)
 
 
 def _cause(event: Event, state: State) -> str:

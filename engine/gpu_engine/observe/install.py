@@ -40,7 +40,6 @@ from ..worker.rank import memory
 from . import exit_hooks, identity, loggers, parts, wrap
 from .findings import Findings
 from .observer import Observer
-from .recorder import ScriptRecorder
 
 observer: Observer
 
@@ -62,7 +61,7 @@ def install(*, direct: bool) -> None:
                 append(events_path(observer.run, identity.identify().rank), schema.Warning(text))
         return
     os.register_at_fork(after_in_child=lambda: wrap.quietly(observer.in_child))
-    atexit.register(lambda: wrap.quietly(observer.finish))
+    atexit.register(exit_hooks.ends, observer)
     wrap.quietly(loggers.wrap_all, observer)
     wrap.quietly(_watch_loaders_and_saves)
     wrap.quietly(_find, direct)
@@ -78,7 +77,7 @@ def _into_torch() -> None:
     optim = import_module("torch.optim.optimizer")
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
-    wrap.method(torch.autograd, "backward", _backward_begins, _backward_ended)
+    wrap.method(torch.autograd, "backward", observer.backward, observer.backward_ended)
     with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity
         builtins = torch.jit._builtins  # pyright: ignore[reportAttributeAccessIssue]
         builtins._builtin_ops.append((torch.autograd.backward, "aten::backward"))
@@ -96,21 +95,6 @@ def _into_torch() -> None:
         wrap.hide_from_dynamo([caller], [_before_step, _after_step])
 
 
-# --- backward passes ------------------------------------------------------------------------------
-
-_pass_now = torch._C._current_graph_task_id
-
-
-def _backward_begins(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any
-                     ) -> ScriptRecorder | None:
-    return None if _pass_now() != -1 else observer.backward(tensors, grad_tensors)
-
-
-def _backward_ended(rec: ScriptRecorder | None, *_: Any, **__: Any) -> None:
-    if rec is not None:
-        observer.backward_ended(rec)
-
-
 # --- steps ----------------------------------------------------------------------------------------
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -120,11 +104,12 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     if wrap.compiling() or observer.off:
         return None
     wrap.quietly(observer.step_begins)
-    if observer.here.steps == 1 and len(args) > 1 and callable(args[1]):
-        return (args[0], _observed_closure(args[1]), *args[2:]), kwargs
-    if observer.here.steps == 1 and callable(kwargs.get("closure")):
-        return args, {**kwargs, "closure": _observed_closure(kwargs["closure"])}
-    return None
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if not callable(closure) or observer.here.steps != 1:
+        return None
+    closure = _observed_closure(closure)
+    return ((args[0], closure, *args[2:]), kwargs) if len(args) > 1 else \
+        (args, {**kwargs, "closure": closure})
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

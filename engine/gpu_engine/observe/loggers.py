@@ -1,6 +1,7 @@
 """Records the values that a script passes to a logger: TensorBoard, W&B, Lightning, transformers.
 Fabric and accelerate log through these. And notes by what a pipeline of torch's and FSDP divide
-gradients, and that accelerate has caught an error that it answers by a smaller batch.
+gradients, that accelerate has caught an error that it answers by a smaller batch, and when torch
+makes the state of an optimizer.
 
 We import none of these libraries. Once the script has imported one, its methods are wrapped; what
 they do, return and raise does not change. Only numbers are recorded.
@@ -17,6 +18,7 @@ from ..events.schema import Warning
 from ..worker.rank import record_writer
 from . import parts, wrap
 from .observer import Observer
+from .recorder import ScriptRecorder
 
 Read = Callable[..., Any]
 Wraps = Callable[[Observer, Any], Any]
@@ -58,6 +60,20 @@ def _lowers(observer: Observer, function: Any) -> Any:
     return wrap.around(function, None, lambda _, lowers, __: lowers and observer.lowered())
 
 
+def _makes_state(observer: Observer, function: Any) -> Any:
+    def before(_: Any) -> tuple[ScriptRecorder | None, bool]:
+        was = observer.rec, observer.tried
+        # For so long this is no rank, nor becomes one: the step with a rate of 0 by which torch
+        # makes an optimizer's state before it loads one is not a step of the training.
+        observer.rec, observer.tried = None, True
+        return was
+
+    def after(was: tuple[ScriptRecorder | None, bool], *_: Any) -> None:
+        observer.rec, observer.tried = was
+
+    return wrap.around(function, before, after, after)
+
+
 _WRITER = (("SummaryWriter", "add_scalar", _logs(_scalar)),
            ("SummaryWriter", "add_scalars", _logs(_scalars)))
 _WHERE: dict[str, tuple[tuple[str | None, str, Wraps], ...]] = {
@@ -70,6 +86,7 @@ _WHERE: dict[str, tuple[tuple[str | None, str, Wraps], ...]] = {
     "torch.distributed.pipelining.stage": (("_PipelineStageBase", "scale_grads", _averages),),
     "torch.distributed.fsdp._fully_shard._fully_shard":
         (("FSDPModule", "set_gradient_divide_factor", _divides),),
+    "torch.distributed.checkpoint.state_dict": ((None, "_init_optim_state", _makes_state),),
     "accelerate.utils.memory": ((None, "should_reduce_batch_size", _lowers),),
 }
 """For each module: its classes (None: the module itself), their methods, and what wraps these."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
 
 from ..worker.rank.pinned import Ring
 from ..worker.rank.torch_private import made_at
@@ -102,10 +103,11 @@ class Losses:
                 and tensors.is_cpu and tensors.numel() == 1:
             value = tensors.item()  # the usual case, kept quick
             if type(value) is float:
+                node = tensors.grad_fn
                 if self.parts:
-                    self._stands_for(tensors)
+                    self._stands_for(node)
                 self.parts.append(value)
-                self._made.append(made_at(tensors.grad_fn))
+                self._made.append(made_at(node))
                 if len(self.parts) > MOST and self._ring is None:  # calls without steps
                     self.parts[:] = [None if None in self.parts else sum(self.parts)]
                     self._made[:], self._averaged = [-1], 0
@@ -118,7 +120,7 @@ class Losses:
             part, made = self._part(tensor, gradient), -1
             if isinstance(tensor, torch.Tensor):
                 made = made_at(tensor.grad_fn)
-                self._stands_for(tensor)
+                self._stands_for(tensor.grad_fn)
             self.parts.append(part)
             self._made.append(made)
         self._scale = None
@@ -135,23 +137,24 @@ class Losses:
         self.parts[i] = part._replace(share=part.share * share) if isinstance(part, Coming) \
             else 0.0 if not share else part and part * share
 
-    def _stands_for(self, loss: torch.Tensor) -> None:
-        """Leave out the losses whose sum `loss` is: a loss that is worked out in chunks calls
+    def _stands_for(self, loss: Node | None) -> None:
+        """Leave out the losses whose sum is that of the node `loss`: one worked out in chunks calls
         `backward()` on each, and returns their sum by an autograd function, for the one call that
         the script makes. That function was given what existed before the chunks."""
-        nodes, oldest = [loss.grad_fn], math.inf
+        nodes, oldest = [loss], math.inf
         for _ in range(_DEEP):
             if not nodes:
                 break
             node = nodes.pop()
             if isinstance(node, FunctionCtx):
                 oldest = min([oldest, *(made_at(of) for of, _ in node.next_functions if of)])
-            elif node is not None and node.name() in _ARITHMETIC:
+            elif node is not None and type(node).__name__ in _ARITHMETIC:
                 # The script divides it by its batches, or adds to it.
                 nodes += [of for of, _ in node.next_functions]
-        for i, made in enumerate(self._made):
-            if made > oldest:
-                self._weigh(i, 0.0)
+        if oldest < math.inf:
+            for i, made in enumerate(self._made):
+                if made > oldest:
+                    self._weigh(i, 0.0)
 
     def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
         """Note that a GradScaler has multiplied `inputs` by the tensor `scale` to get `outputs`."""

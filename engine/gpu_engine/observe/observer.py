@@ -39,6 +39,7 @@ _BY_HAND = 100
 _FULL = 1 << 20
 """Bytes below which a disk is full."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
+_pass_now = torch._C._current_graph_task_id
 
 
 class _ThreadState(threading.local):
@@ -163,30 +164,39 @@ class Observer:
 
     # --- what the script does ------------------------------------------------------------------
 
-    def backward(self, tensors: Any, gradients: Any) -> ScriptRecorder | None:
-        """Called before `backward(tensors, gradients)`. Returns the recorder, if there is one."""
+    def backward(self, tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any
+                 ) -> ScriptRecorder | None:
+        """Called before `torch.autograd.backward`, with what that is given. Returns the recorder;
+        None if there is none, or the call is inside of a backward pass."""
+        if _pass_now() != -1:
+            return None
         if not self.tried:
             self.become(tensors)
         rec = self.rec
         if rec is None:
             return None
-        if not (self.here.closed and self.here.steps):
+        inside = self.here.steps
+        if not (inside and self.here.closed):
             # Not at the end of a step, which is inside of a range that torch records itself.
             if rec.tracer.wanted:
                 rec.tracer.stepped(self.steps_so_far())
-            if not self.here.steps and not self.stepped:
+            if not inside and not self.stepped:
                 self._without_steps(rec)
-            self.gradients.backward_begins(len(self.losses))
-            self.losses.add(tensors, gradients)
+            self.gradients.backward_begins(len(self.losses.parts))
+            self.losses.add(tensors, grad_tensors)
         rec.phase = BACKWARD
         rec.parts.begin_backward()
         return rec
 
-    def backward_ended(self, rec: ScriptRecorder) -> None:
-        """Called after it. Where it raises, that is the phase in which the script has failed."""
+    def backward_ended(self, rec: ScriptRecorder | None, *_: Any, **__: Any) -> None:
+        """Called after it, with what `backward` has returned. Where it raises, that is the phase in
+        which the script has failed."""
+        if rec is None:
+            return
         rec.phase = OPTIMIZER if self.here.steps else RUNNING
         rec.parts.here(parts.BACK)
-        self.gradients.backward_ended()
+        if self.gradients.suspected:
+            self.gradients.backward_ended()
 
     def step_begins(self) -> None:
         """Called before an optimizer's `step()`."""
@@ -380,6 +390,8 @@ class Observer:
                                  rec.step_now, round(time.monotonic() - self._began, 3),
                                  exit=status))
         rec.give_up()
+        # They hold the script's globals: files in them would not be closed, nor written to the end.
+        self._error, self._unsaved = None, (None, "")
 
 
 def _number(lr: Any) -> float | None:

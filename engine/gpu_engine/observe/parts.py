@@ -62,7 +62,8 @@ class ScriptParts(StepParts):
     def begin_backward(self) -> None:
         """Note that a backward pass begins, which tells what the last batch was for."""
         self.workers = self.loading
-        self.here(BACKWARD)
+        if threading.get_ident() == self.thread:  # `here`, without a call
+            self.mark(BACKWARD)
 
     def _begin_anew(self, kind: str) -> None:
         self._before, self._open = kind, 0.0

@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Literal
 
 from gpu_engine.common import units
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.records import Device, Inventory
-from gpu_engine.plan import own_command
+from gpu_engine.plan import own_command, without_effect
 from gpu_engine.plan.batch import Layout, backend_of, learning_rate, ranks_a_node
 from gpu_engine.plan.check import Checked, check
 from gpu_engine.plan.own_command import HOOK
@@ -68,8 +68,16 @@ def resolve(checked: Checked, *, python: str, base: tuple[str, RunSpec] | None =
     if modes.get(p.mode).several_nodes and (
             p.master_addr == "localhost" or p.master_addr.startswith("127.")):
         warnings.append(f"{p.master_addr} is this machine itself: other machines can't meet there")
-    ranks, many = own_command.said(spec.task.command or ()).ranks, len({d.id for d in devices})
-    if ranks is not None and ranks[1] != many and layout.nodes == 1 and not cpu:
+    said = own_command.said(own_command.fill(spec.task.command or (), placeholders(resolved)))
+    ranks, many = said.ranks, len({d.id for d in devices})
+    if layout.nodes > 1:
+        many = resolved.world_size if said.in_all else resolved.local_world_size
+        if ranks is not None and ranks[1] != many:  # each host's ranks are known by their numbers
+            where = "in all" if said.in_all else f"on node {layout.node}"
+            raise SpecError([Problem(
+                "task.command", ranks[0], f"starts {units.counted(ranks[1], 'rank')}, and the run "
+                f"has {units.counted(many, 'device')} {where}: give as many devices as ranks")])
+    elif ranks is not None and ranks[1] != many and not cpu:
         warnings.append(f"your command starts {units.counted(ranks[1], 'rank')} ({ranks[0]}), "
                         f"and the run has {units.counted(many, 'GPU')}: for a GPU each, "
                         f"--mode ddp -n {ranks[1]}")
@@ -170,14 +178,17 @@ def torchrun_options(plan: LaunchPlan, *, node_rank: int | None = None) -> tuple
 
 
 def placeholders(plan: LaunchPlan) -> dict[str, object]:
-    """What `{…}` in a person's own command stands for, but for the run folder."""
+    """What `{…}` in a person's own command stands for, but for the run folder, and for a port that
+    is not known yet."""
     train = plan.spec.train
-    return {"batch.per_gpu": plan.batch.per_gpu, "batch.global": plan.batch.global_size,
-            "batch.size": plan.batch.size, "batch.accumulate": plan.batch.accumulate,
-            "lr": _exact(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
-            "nodes": plan.nodes, "node_rank": plan.node_rank, "amp": plan.spec.amp.dtype,
-            "epochs": train.epochs or 1, "steps": train.steps or 0, "seed": train.seed,
-            "workers": train.workers, "run.name": plan.name}
+    known: dict[str, object] = {
+        "batch.per_gpu": plan.batch.per_gpu, "batch.global": plan.batch.global_size,
+        "batch.size": plan.batch.size, "batch.accumulate": plan.batch.accumulate,
+        "lr": _exact(plan.lr.scaled), "world_size": plan.world_size, "replicas": plan.replicas,
+        "nodes": plan.nodes, "node_rank": plan.node_rank, "master_addr": plan.master_addr,
+        "amp": plan.spec.amp.dtype, "epochs": train.epochs or 1, "steps": train.steps or 0,
+        "seed": train.seed, "workers": train.workers, "run.name": plan.name}
+    return known | ({"master_port": plan.master_port} if plan.master_port else {})
 
 
 def _observed(plan: LaunchPlan, ranks: Sequence[RankPlan], environ: Mapping[str, str]
@@ -215,6 +226,11 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
         return (engine_line(given, base),)
     env = {**given.run.env, **registry.environment(plan.source, devices)}
     unset = registry.load(plan.source).cleared
+    if command is None and (without_effect.refused(given, without_effect.BY_HAND)
+                            or without_effect.told(given, without_effect.BY_HAND)):
+        # Below torchrun it would not be this run.
+        return tuple(engine_line(replace(given, parallel=replace(given.parallel, node_rank=node)),
+                                 base) for node in range(plan.nodes))
     if command is None:
         # The keys that torchrun's options give already can't disagree with them.
         fresh = RunSpec().parallel
@@ -223,9 +239,11 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
             master_port=fresh.master_port))
         argv = (python, "-m", "gpu_engine.worker", *arguments(spec, base))
     else:
-        argv = own_command.fill(command, placeholders(plan))
+        known = placeholders(replace(plan, master_port=plan.master_port or modes.MEETING_PORT))
+        argv = own_command.fill(command, known)
         if not modes.get(plan.mode).process_a_device or own_command.launches_itself(command):
-            return (typed(env, unset, argv),)
+            return tuple(typed(env, unset, own_command.fill(command, known | {"node_rank": node}))
+                         for node in range(plan.nodes))
     return tuple(
         typed(env, unset, own_command.under_torchrun(argv, torchrun_options(plan, node_rank=node)))
         for node in range(plan.nodes))

@@ -3,6 +3,7 @@ does not fit. Pure."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         if devices:
             problems += _check_mode(spec, devices)
             problems += _check_said(spec, inventory, devices)
-        problems += _check_nodes(spec, len(devices))
+        problems += _check_nodes(spec, len(devices)) + _check_launcher(spec, layout.nodes)
         problems += own_command.check_heard(spec)
     else:
         devices, problems = list(inventory.devices), _check_launched(spec, layout)
@@ -150,6 +151,22 @@ def _check_said(spec: RunSpec, inventory: Inventory, devices: Sequence[Device]) 
         out.append(Problem("task.command", written, f"the run has {here}, and its command would "
                                                     f"use other devices: leave this out{cure}"))
     return out
+
+
+def _check_launcher(spec: RunSpec, nodes: int) -> list[Problem]:
+    """The problem of a command that starts its own ranks on several machines, and does not tell
+    them of each other: each would train alone."""
+    command = spec.task.command or ()
+    name = own_command.launcher(command)
+    # What stands behind the script is told to the script, and not to its launcher.
+    told = tuple(itertools.takewhile(lambda word: not word.endswith(".py"), command))
+    if nodes < 2 or name is None or "node_rank" in own_command.used(told):
+        return []
+    instead = "name what it starts" if own_command.in_shell(command) else "leave it out"
+    return [Problem("task.command", None,
+                    f"{name} would start a training of its own on each of {nodes} machines: "
+                    f"{instead} (the ranks are started here), or write "
+                    "{nodes}, {node_rank}, {master_addr}, {master_port}")]
 
 
 def names_none(spec: RunSpec) -> bool:

@@ -27,6 +27,8 @@ PLACEHOLDERS = {
     "replicas": "copies of the model over all nodes",
     "nodes": "machines",
     "node_rank": "which machine this is",
+    "master_addr": "numeric address of node 0",
+    "master_port": "a free port there",
     "amp": "off, bf16 or fp16",
     "epochs": "train.epochs",
     "steps": "train.steps",
@@ -185,16 +187,21 @@ _MODULES = frozenset({
 
 
 def launches_itself(command: Sequence[str]) -> bool:
-    """Whether the command starts its own ranks, so that it is run once and unchanged. Wrappers
-    before the launcher (`env X=1`, `uv run`) and options of its Python are looked through."""
+    """Whether the command starts its own ranks, so that it is run once and unchanged."""
+    return launcher(command) is not None
+
+
+def launcher(command: Sequence[str]) -> str | None:
+    """What starts the command's own ranks: "torchrun", "accelerate.commands.launch", "train.sh";
+    None: nothing does. Wrappers before it (`env X=1`, `uv run`) and options of its Python are
+    looked through."""
     behind = program(command)
-    if not behind:
-        return False
-    if is_python(behind[0]):
-        module, script = module_or_script(behind)
-        return module in _MODULES or (bool(script) and module is None
-                                      and name_of(script[0]) in SELF_LAUNCHERS)
-    return name_of(behind[0]) in SELF_LAUNCHERS or in_shell(command)
+    module, script = module_or_script(behind) if behind and is_python(behind[0]) else \
+        (None, behind)
+    if module is not None:
+        return module if module in _MODULES else None
+    name = name_of(script[0]) if script else ""
+    return name if name in SELF_LAUNCHERS or in_shell(command) else None
 
 
 def in_shell(command: Sequence[str]) -> bool:
@@ -212,6 +219,8 @@ class Said:
     written ("CUDA_VISIBLE_DEVICES=2,3", "--gpu_ids 2,3"), and their names, with commas."""
     ranks: tuple[str, int] | None = None
     """How many ranks its launcher starts on this machine, with the option as it is written."""
+    in_all: bool = False
+    """Whether that is their number on all machines, as accelerate counts."""
 
 
 _LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -226,18 +235,21 @@ def said(command: Sequence[str]) -> Said:
         sets = words = [w for text in words[1:] for w in text.replace(";", " ").split()]
     listed = [(n, f"{n}={value}", value.strip("'\""))
               for n, _, value in (w.partition("=") for w in sets) if n in _LISTS]
-    launcher, ranks = None, None
+    starts, ranks, in_all = None, None, False
     for word, following in zip(words, [*words[1:], ""]) if launches_itself(command) else ():
-        launcher = launcher or _LAUNCHERS.fullmatch(name_of(word))
-        if launcher is None:
+        if starts is None and (starts := _LAUNCHERS.fullmatch(name_of(word))) \
+                and starts[1].startswith("torch"):  # of which 1 is the default
+            ranks = f"{name_of(word)} without --nproc-per-node", 1
+        if starts is None:
             continue
         if word.endswith(".py"):  # what follows is the script's
             break
         name, eq, value = word.partition("=")
         value, written = (value, word) if eq else (following, f"{word} {following}")
-        option = launcher[1], name.replace("_", "-")
-        if option[1] in ("--nproc-per-node", "--num-processes") and value.isdecimal():
-            ranks = written, int(value)
+        option = starts[1], name.replace("_", "-")
+        if option[1] in ("--nproc-per-node", "--num-processes"):
+            ranks, in_all = (written, int(value)) if value.isdecimal() else None, \
+                option[1] == "--num-processes"
         elif value != "all" and option in (("accelerate", "--gpu-ids"), ("yolo", "device")):
             listed.append((_LISTS[0], written, value))
         # deepspeed takes CUDA_VISIBLE_DEVICES away for these (deepspeed/launcher/runner.py).
@@ -245,7 +257,7 @@ def said(command: Sequence[str]) -> Said:
             listed.append((_LISTS[0], written, value.rpartition(":")[2]))
         elif option == ("deepspeed", "--num-gpus") and value.isdecimal():
             listed.append((_LISTS[0], written, ",".join(map(str, range(int(value))))))
-    return Said(tuple(listed), ranks)
+    return Said(tuple(listed), ranks, in_all)
 
 
 def timed_out(command: Sequence[str]) -> str | None:

@@ -21,6 +21,8 @@ from gpu_engine.spec.write import for_people, to_dict
 
 RUN_DIR = "{run.dir}"
 """Stands in argument lists for the run folder, which has no name before launch."""
+MASTER_PORT = "{master_port}"
+"""The same for a free port, which is taken at the start."""
 
 _LOG = re.compile(r"((ranks/)?\w[\w.-]*)?")
 """Where a process may write its output: nowhere but in the run folder."""

@@ -93,7 +93,8 @@ class HostWaiter(Waiter):
         except UserError as err:
             raise NotYet(f"as {err}") from None
         spec = replace(spec, devices=replace(  # it may have been planned for one already
-            spec.devices, pick=entry.count, free_gib=entry.free and entry.free / (1 << 30)))
+            spec.devices, ids=list(entry.ids) or None, pick=entry.count,
+            free_gib=entry.free and entry.free / (1 << 30)))
         if self._watcher is None:
             self._watcher, self._since = Watcher(freest.INTERVAL), time.monotonic()
         for host in asked:

@@ -24,15 +24,19 @@ from gpu_engine.launching.launcher import (
     is_for_slurm,
     make_way,
     planned,
+    prepare_for_slurm,
+    submit_to_slurm,
     supervise,
 )
 from gpu_engine.launching.preflight import lasting
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
-from gpu_engine.remote.run import freest
+from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.run import freest, nodes
 from gpu_engine.runs import disk_room, folder, job, notes, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
@@ -41,7 +45,7 @@ from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.slurm import submit as on_slurm
 from gpu_engine.spec import modes
-from gpu_engine.spec.host_names import parse_all
+from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
@@ -84,35 +88,45 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     """Look at what `submit` needs, once for all runs like `spec`. Keeps the code. `inventory`: the
     devices, if they have been found already. Raises UserError."""
     here = Path(working_folder())
-    if inventory is None or chooses_host(spec):
+    if (there := _named_there(spec)) is not None:
+        inventory = freest.expected(freest.look([hosts.find(there.host)]), len(there.ids))
+    elif inventory is None or chooses_host(spec):
         inventory = discover_for(spec)
     # A job runs the code as it is then.
     return Submission(inventory, Kept() if is_for_slurm(spec) else keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
-         cwd: Path | None = None, *, after: str | None = None) -> LaunchPlan:
+         cwd: Path | None = None, *, after: str | None = None, in_sweep: bool = False
+         ) -> LaunchPlan:
     """The plan of a run that is to wait, in `cwd` (None: this process's folder): which of several
     devices it gets is not known yet, so only a run that names its devices has ranks in it. `after`:
-    the run that it waits for, which may still write the files that it names. Raises SpecError with
-    everything that waiting would not cure."""
+    the run that it waits for, which may still write the files that it names. `in_sweep`: it is
+    compared with the others of its sweep. Raises SpecError with everything that waiting would not
+    cure."""
     if is_for_slurm(spec):
-        return on_slurm.prepare(spec, base, cwd)
+        return prepare_for_slurm(spec, base, cwd, in_sweep=in_sweep).plan
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
-    elsewhere, asked = chooses_host(spec), spec
+    asked, there = spec, _named_there(spec)
+    elsewhere = there is not None or chooses_host(spec)
     spec = replace(spec, devices=replace(spec.devices, hosts=None))
+    if there is not None:  # where the host does not answer, it has them
+        named = {"pick": len(there.ids)} if freest.unknown(inventory) else {"ids": [*there.ids]}
+        spec = replace(spec, devices=replace(spec.devices, **named))
     checked = check(spec, inventory)
     taken = None if elsewhere else choose.of_spec(spec)
-    problems = list(checked.problems)
+    problems = [nodes.on(there.host, p) if there is not None and p.key.startswith("devices") else p
+                for p in checked.problems]
     if not elsewhere:  # each host is asked when it is chosen
         problems += lasting(spec, inventory, cwd, taken, files=after is None)
     if problems:
         raise SpecError(problems)
-    made = replace(planned(checked, taken, base=base, environ={}), spec=asked,
-                   lines=(engine_line(asked, base),))
-    return made if spec.devices.ids else replace(made, ranks=(), processes=())
+    made = planned(checked, taken, base=base, environ={})
+    made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
+        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep)))
+    return made if asked.devices.ids else replace(made, ranks=(), processes=())
 
 
 def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
@@ -133,7 +147,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         make_way(again)
         spec = _where_it_was(spec)
     prepared = prepared or prepare(spec)
-    made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after)
+    made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after,
+                in_sweep=member is not None)
     disk_room.require(paths.runs_folder())
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
@@ -183,15 +198,13 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
             raise UserError(f"--after {when.after}: Slurm waits for jobs of its own only, and that "
                             "run is none; put both on Slurm, or none")
         options.append(f"dependency=afterok:{first.id}")
-    if again is not None:
-        make_way(again)
-        on_slurm.again(again, spec)
-        run = again
-    else:
-        run, _ = on_slurm.submit(spec, on_slurm.prepare(spec, base), tags=tags, member=member,
-                                 options=options)
-    notifier.start(run)
-    return run
+    if again is None:
+        return submit_to_slurm(prepare_for_slurm(spec, base, in_sweep=member is not None),
+                               tags=tags, member=member, options=options)
+    make_way(again)
+    on_slurm.again(again, spec)
+    notifier.start(again)
+    return again
 
 
 def _where_it_was(spec: RunSpec) -> RunSpec:
@@ -208,7 +221,7 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
-    if chooses_host(spec):
+    if chooses_host(spec) or _named_there(spec) is not None:
         run = spec.run
         return [Problem(key, value, "compares with runs of this machine alone; leave it out, or "
                                     "devices.hosts")
@@ -216,8 +229,8 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
                 if value]
     if spec.devices.hosts is not None:
         return [Problem("devices.hosts", spec.devices.hosts,
-                        "the queue chooses one of several machines: name hosts without devices, "
-                        "and say how many devices (-n 2 --set devices.hosts=any); a run on these "
+                        "the queue takes devices of one machine: say how many (-n 2 --set "
+                        "devices.hosts=any), or which of one host (gpu1:0,1); a run over several "
                         "is started at once")]
     if modes.get(spec.parallel.mode).several_nodes:
         return [Problem("parallel.mode", spec.parallel.mode,
@@ -226,14 +239,20 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
     return []
 
 
+def _named_there(spec: RunSpec) -> HostDevices | None:
+    """The devices of one other machine, if the spec names such."""
+    entries = parse_all(spec.devices.hosts or ())
+    return entries[0] if len(entries) == 1 and entries[0].ids else None
+
+
 def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: str | None
            ) -> Entry:
     """Raises OSError."""
-    devices, inventory = spec.devices, prepared.inventory
+    devices, inventory, there = spec.devices, prepared.inventory, _named_there(spec)
     named = [inventory.find(i) for i in devices.ids or ()]
     some = any(d.visible_index is not None for d in inventory.devices) \
         and inventory.inherited_visible is not None
-    return Entry(
+    found = Entry(
         submitted=time.time(), number=waiting.next_number(queue), host=socket.gethostname(),
         priority=when.priority,
         ids=tuple(d.uuid or d.id for d in named if d is not None),
@@ -245,3 +264,6 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: 
         hosts=tuple(devices.hosts or ()),
         after=when.after, begin=when.begin, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))
+    return found if there is None else replace(
+        found, ids=there.ids, count=len(there.ids), hosts=(there.host,), within=(),
+        cpu=all(i.startswith("cpu:") for i in there.ids))

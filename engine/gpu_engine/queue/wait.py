@@ -37,8 +37,9 @@ from gpu_engine.devices import availability, leases, probe
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.discover import NoAnswer, cpu_slots, discover, readings
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.launching import environment
+from gpu_engine.launching import environment, lookup
 from gpu_engine.launching.launcher import Prepared, prepare
+from gpu_engine.launching.reattach import StillOn
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve, turns
 from gpu_engine.queue.turns import DeviceNow, Request, Start, Wait
@@ -111,6 +112,7 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
+        self._ahead_on: StillOn | None = None
         self.first = waiting.FIRST
         """What is said before the first look."""
 
@@ -161,6 +163,8 @@ class Waiter:
         entry = waiting.read(self.run.path)
         if entry is None:
             raise Over("stopped", "what it waits for can't be read any more: queue.json is gone")
+        if entry.after is not None:
+            self._ask_about(Run(self.run.path.parent / entry.after))
         if (early := serve.early(entry, self.run.path.parent)) is not None:
             if early[1]:
                 raise Over("stopped", early[0])
@@ -168,6 +172,15 @@ class Waiter:
             self._step_back()
             return None
         return entry
+
+    def _ask_about(self, ahead: Run) -> None:
+        """Have the run that this one follows say how it is where it is: one on hosts is not lost as
+        its process here was killed. Taken up again it is below this process: if we end first, that
+        of whoever looks next is."""
+        lookup.ask_slurm(ahead)
+        if self._ahead_on is None:
+            self._ahead_on = StillOn(ahead)
+        self._ahead_on(ahead.state())
 
     def _look(self) -> leases.Leases | None:
         """Look at the line once. If it is the run's turn, take the devices, and get it ready for
@@ -289,7 +302,8 @@ class Waiter:
             folder, spec = submitted.place_of(run, spec, entry)
             with telling(f"{folder}: can't be entered"):
                 os.chdir(folder)
-            ready = prepare(spec, cwd=folder, in_turn=run.id, near=Path(entry.folder or folder))
+            ready = prepare(spec, cwd=folder, in_turn=run.id, near=Path(entry.folder or folder),
+                            in_sweep=entry.sweep is not None)
         plan = self._planned(entry, ready, folder)
         if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
             log.info("%s", why)

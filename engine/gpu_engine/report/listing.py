@@ -63,6 +63,19 @@ def _key(row: Row, by: str, now: float) -> float | str | None:
     return {"created": -one.state.created, "name": one.name, "state": one.state.state}[by]
 
 
+def parts(count: int, now: float) -> list[tuple[str, ...]]:
+    """The lines of at most so many parts of runs that other machines have started here, the newest
+    first, under their heads; none where there are none."""
+    lines = [("part", "state", "of run", "started by", "name", "on", "created")]
+    for part, of in folder.foreign_parts()[:count]:
+        state, plan = part.state(), part.plan()
+        devices = dict.fromkeys(d.label for r in (plan.ranks if plan else ()) for d in r.devices)
+        lines.append((part.id, state.state, clean(of.run, 32), clean(of.machine, 30),
+                      clean(state.name, 16), clean(", ".join(devices), 30),
+                      units.ago(now - state.created)))
+    return lines if lines[1:] else []
+
+
 def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
     state, (by, value) = one.state, best(one, figures)
     tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []

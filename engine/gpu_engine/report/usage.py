@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpu_engine.devices.use_log import Use
-from gpu_engine.runs.folder import each_run
+from gpu_engine.runs.folder import each_run, foreign_parts
 from gpu_engine.runs.trust import other_owner
 
 
 def of_runs(since: float, now: float) -> Iterator[Use]:
-    """What runs have used between two times (Unix seconds). One that can't be read is left out."""
-    for run in each_run():
+    """What runs have used between two times (Unix seconds), and parts of others' that were here.
+    One that can't be read is left out."""
+    parts = [(part, f"{of.run} of {of.machine}") for part, of in foreign_parts()]
+    for run, called in (*((run, run.id) for run in each_run()), *parts):
         state = run.state()
         spans = [(max(a.started, since), min(end, now)) for a in state.attempts
                  if (end := a.ended or (now if state.live else state.ended)) is not None
@@ -29,7 +31,7 @@ def of_runs(since: float, now: float) -> Iterator[Use]:
                   for rank in plan.ranks for device in rank.devices}
         user = other_owner(run.path) or getpass.getuser()
         for start, end in spans:
-            yield from (Use(user, label, start, end, run.id) for label in labels)
+            yield from (Use(user, label, start, end, called) for label in labels)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ class Environment:
     folder: str | None = None
     """Where the run was started."""
     commit: str | None = None
-    """The git commit of that folder, in full."""
+    """The git commit of that folder, in full; None also where hosts ran files of their own."""
     changed_files: Whole | None = None
     """How many files there differed from the commit."""
     code: str | None = None

@@ -49,7 +49,7 @@ from gpu_engine.common.files import (
 )
 from gpu_engine.common.paths import parts_folder, private_folder, runs_folder
 from gpu_engine.events.paths import NODES, events_path, log_path, ranks_with_files
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, PartOf
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers, trust, waiting
 from gpu_engine.runs.state import (
@@ -105,10 +105,22 @@ class Run:
         has started several ranks. `plan`: the run's, if it has been read."""
         own, plan = self.log(rank), plan or self.plan()
         started = plan.processes if plan is not None else ()
-        if _exists(own) or any(rank in p.ranks for p in started[1:]) or not started:
+        if _exists(own) or not started:
             return own
-        shared = self.path / started[0].log
-        return shared if started[0].role == "rank" and _exists(shared) else own
+        # A rank that no process was planned for is below the first one.
+        process = next((p for p in started if rank in p.ranks), started[0])
+        shared = self.path / process.log
+        return shared if process.role == "rank" and _exists(shared) else own
+
+    def printed_elsewhere(self) -> str | None:
+        """Where the output of ranks is that a person has started by hand, in one sentence; None:
+        it is here, or nothing has begun."""
+        plan = self.plan()
+        if plan is None or plan.processes or plan.on_hosts or not plan.ranks \
+                or any(_exists(self.log(rank)) for rank in self.ranks()):
+            return None
+        return f"run {self.id} was not started by gpu-panel: its ranks print where torchrun, or " \
+            "whatever has started them, does"
 
     def cwd(self) -> str:
         plan = self.plan()
@@ -351,6 +363,15 @@ def require_folder(path: Path) -> Path:
 def all_runs() -> list[Run]:
     """All runs in the runs folder, newest first; none if there is no such folder yet."""
     return _newest_first(each_run())
+
+
+def foreign_parts() -> list[tuple[Run, PartOf]]:
+    """What this machine has of runs that others have started, newest first, and which these are.
+    Where machines share this home the runs are here themselves."""
+    plans = [(part, part.plan()) for part in all_parts()]
+    own = {run.id for run in each_run()}
+    return [(part, plan.part_of) for part, plan in plans
+            if plan is not None and plan.part_of is not None and plan.part_of.run not in own]
 
 
 def _newest_first(runs: Iterable[Run]) -> list[Run]:

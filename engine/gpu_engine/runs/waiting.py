@@ -62,8 +62,9 @@ class Wants:
         """For people: "GPU 0, GPU 1", "any 2 GPUs with 20.0 GiB free"."""
         what = "device" if self.cpu is None else "CPU slot" if self.cpu else "GPU"
         if self.ids:
-            return ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
-                             for i in self.ids)
+            named = ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
+                              for i in self.ids)
+            return f"{named} of {self.hosts[0]}" if self.hosts else named
         text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
         text += f" with {units.size(self.free)} free" if self.free else ""
         if not self.hosts:

@@ -1,6 +1,6 @@
 """The batch script with which Slurm runs a spec. Pure: asks neither Slurm nor the machine.
 
-It has one line: on each node our supervisor in the foreground (`slurm/on_node.py`). What a person
+It has one line: on each node our supervisor in the foreground (`on_node`). What a person
 chose is in the script as quoted words only.
 """
 
@@ -94,7 +94,7 @@ def batch_script(spec: RunSpec, place: Place, run: str | None = None) -> str:
     it. None: the job makes one.
     """
     planned = placed(spec).spec
-    words = [*own_program("gpu_engine.slurm.on_node", run or OF_THE_JOB),
+    words = [*own_program("gpu_engine.on_node", run or OF_THE_JOB),
              *(arguments(spec, None) if run is None else ())]
     for word in (*words, place.folder, place.home):
         _refuse_control_characters(word)

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import paths, units
-from gpu_engine.common.errors import SpecError, UserError, telling
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_inside
-from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
-from gpu_engine.launching import environment, preflight
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line, resolve
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach import hosts
@@ -54,20 +53,20 @@ def _a_host() -> bool:
         SLURM in words[1:] for words in map(str.split, lines) if words[:1] in (["Host"], ["host"]))
 
 
-def prepare(spec: RunSpec, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None
-            ) -> LaunchPlan:
+def plan_of(spec: RunSpec, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
+            *, in_sweep: bool = False) -> LaunchPlan:
     """The plan of a run for Slurm in `cwd` (None: this process's folder), made without asking it.
-    Which devices the ranks get is known when they start. Raises SpecError."""
+    Which devices the ranks get is known when they start. `in_sweep`: it is compared with others.
+    Raises SpecError."""
     job, checked = script.asked_of(spec), script.placed(spec)
-    taken = choose.of_spec(spec, cwd)
-    none_here = Inventory((), "cpu" if script.on_cpu(spec) else "nvml")
-    if problems := preflight.lasting(checked.spec, none_here, cwd, taken):
-        raise SpecError(problems)
     plan = resolve(checked, python=choose.for_nodes(spec.run.python, cwd), base=base)
     kind = "CPU slot" if script.on_cpu(spec) else "GPU"
     told = [units.counted(job.nodes, "node"), f"{units.counted(job.per_node, kind)} each"] \
         if job.nodes > 1 else [units.counted(job.per_node, kind)]
-    return replace(plan, spec=spec, ranks=(), processes=(), lines=(engine_line(spec, base),),
+    asked = replace(spec, parallel=replace(spec.parallel, mode=checked.spec.parallel.mode))
+    return replace(plan, warnings=without_effect.told(asked, without_effect.SLURM,
+                                                      in_sweep=in_sweep),
+                   spec=spec, ranks=(), processes=(), lines=(engine_line(spec, base),),
                    chosen=f"Slurm chooses: {', '.join([*told, *job.options])}")
 
 
@@ -83,10 +82,10 @@ def script_of(spec: RunSpec, run: str | None = None) -> str:
         spec, Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home())), run)
 
 
-def submit(spec: RunSpec, plan: LaunchPlan | None = None, *, tags: Sequence[str] = (),
+def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
            member: Member | None = None, options: Sequence[str] = ()) -> tuple[Run, jobs.Job]:
     """Make a run folder with the batch script in it and submit that. The script's own output goes
-    to its supervisor.log, each rank's to `ranks/`. `plan`: as `prepare` has made it. `member`: its
+    to its supervisor.log, each rank's to `ranks/`. `plan`: of `plan_of`. `member`: its
     place in a sweep. `options`: further ones of sbatch, for this submission alone.
 
     Raises SpecError and UserError as `batch_script`, and UserError with sbatch's words if the job
@@ -96,7 +95,6 @@ def submit(spec: RunSpec, plan: LaunchPlan | None = None, *, tags: Sequence[str]
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
                         "cluster, or write the script (gpu-engine slurm … --output) and take it "
                         "there")
-    plan = plan or prepare(spec)
     disk_room.require(paths.runs_folder())
     run, lock = create_run(spec.name, to_toml(spec), plan)
     try:
@@ -104,7 +102,6 @@ def submit(spec: RunSpec, plan: LaunchPlan | None = None, *, tags: Sequence[str]
             with telling(f"{run.path}: can't be written"):
                 write_member(run.path, member)
         notes.tag(run.path, tags)
-        environment.note(run, plan, Inventory((), plan.source))
         place = Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home()))
         there = _submitted(run, spec, place, options)
         _record(run, there)
@@ -126,7 +123,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         asked = known.request
         options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
         spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
-    plan = prepare(spec, cwd=Path(run.cwd()))
+    plan = plan_of(spec, cwd=Path(run.cwd()))
     place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(paths.home()))
     stopped = jobs.asked_to_stop(run.path)
     there = None

@@ -5,7 +5,7 @@ Ranks carry a parent-death signal, but processes that a launcher or a person's o
 started do not, and would train on as orphans. The guard only waits. It is a subreaper: such orphans
 become its children, and as long as it has not reaped them their pids can't be reused.
 
-In the foreground, as a task of Slurm (`slurm/on_node.py`), the guard hands on the signals: Slurm
+In the foreground, as a task of Slurm (`on_node`), the guard hands on the signals: Slurm
 warns only the process that it has started itself.
 """
 

@@ -298,7 +298,7 @@ def fitting(given: Given) -> str:
     if size == 1:
         return "the batch is already 1 per GPU: use a smaller model, bf16 or a larger GPU"
     fits = max(d for d in range(1, size // 2 + 1) if size % d == 0)
-    advice = f"{fits} examples per GPU instead of {size} would likely fit"
+    advice = f"{units.counted(fits, 'example')} per GPU instead of {size} would likely fit"
     if accumulate is None:
         return advice
     return f"{advice}; batch.accumulate={accumulate * size // fits} keeps the global batch"

@@ -19,7 +19,7 @@ from gpu_engine.devices import availability, leases
 from gpu_engine.devices.leases import why_not
 from gpu_engine.devices.records import Device, Sample
 from gpu_engine.events.reader import Tail
-from gpu_engine.plan.records import RUN_DIR, LaunchPlan
+from gpu_engine.plan.records import MASTER_PORT, RUN_DIR, LaunchPlan
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.supervisor import logs
@@ -134,7 +134,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
             env["MASTER_PORT"] = port
         elif plan.nodes > 1 and slurm_job.here() is not None:  # the same on all nodes
             env["MASTER_PORT"] = str(plan.master_port + (attempt.number - 1) % 100)
-        argv = [a.replace(RUN_DIR, str(run.path)) for a in process.argv]
+        argv = [a.replace(RUN_DIR, str(run.path)).replace(MASTER_PORT, port) for a in process.argv]
         path = run.path / (process.log or "ranks/00000.log")
         ranks = process.ranks
         seen = {r: RankState.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}

@@ -13,10 +13,11 @@ once one has ended by itself. If no rank is known, every Python of the command g
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,11 +70,9 @@ class Stopping:
 
     def advance(self, children: Sequence[Child], events: Mapping[int, RankState]) -> None:
         """Signal the ranks that were not signalled yet, and end wrappers whose ranks have ended."""
-        try:
-            table = process_table()
-        except OSError:  # no file can be opened: signal at least our own children
-            table = {}
-        self._signal(children, events.values(), table)
+        # Read only where there is somebody to be signalled: it takes from the cores on which ranks
+        # save and end, ten times a second.
+        self._signal(children, events.values(), functools.cache(_table))
         self._measure()
         for child in children:
             if child.running:
@@ -119,7 +118,7 @@ class Stopping:
     # --- signals -------------------------------------------------------------------------------
 
     def _signal(self, children: Sequence[Child], events: Collection[RankState],
-                table: Mapping[int, tuple[int, bool]]) -> None:
+                table: Callable[[], Mapping[int, tuple[int, bool]]]) -> None:
         started = {c.pid for c in children}
         first = started - self._below.keys()
         self._below |= {pid: _Below() for pid in first}
@@ -128,8 +127,10 @@ class Stopping:
             if rank.pid is None or rank.ended or rank.pid in started:
                 continue
             known = rank.pid, rank.started
-            chain = _chain(rank.pid, started | {os.getpid()}, table)
-            if not chain or known in self.signalled or not self._send_rank(known, chain):
+            if known in self.signalled:
+                continue
+            chain = _chain(rank.pid, started | {os.getpid()}, table())
+            if not chain or not self._send_rank(known, chain):
                 continue
             wrapper = self._below.get(chain[-1])  # none: it is an orphan that fell to us
             if wrapper is not None:
@@ -142,7 +143,7 @@ class Stopping:
             if not child.running or below.told:
                 continue
             if new and not own and self.number == signal.SIGINT:
-                self._interrupt(child, below, table)
+                self._interrupt(child, below, table())
             elif new or any(view.stepped for view in own):
                 below.told = True
                 self._send((child.pid, child.ticks))
@@ -218,6 +219,13 @@ class Stopping:
         if child.role == "rank" and not below.told and time.monotonic() - below.gone > _WAIT:
             below.told = True
             child.signal(signal.SIGTERM)
+
+
+def _table() -> dict[int, tuple[int, bool]]:
+    try:
+        return process_table()
+    except OSError:  # no file can be opened: signal at least our own children
+        return {}
 
 
 def sender(pid: int, root: Path = procs.PROC) -> str | None:

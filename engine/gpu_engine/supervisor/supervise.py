@@ -68,7 +68,7 @@ class Compare(Protocol):
 
 Beside = Callable[[int], "Cause | None"]
 """Why an attempt, by its number, can't go on: what the supervisor of another node has met. See
-`slurm.nodes`, which this room can't import."""
+`on_node.nodes`, which this room can't import."""
 
 log = logging.getLogger(__name__)
 

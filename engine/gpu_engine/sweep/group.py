@@ -24,7 +24,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import grid
 from gpu_engine.sweep.figures import By, Figures, FiguresOf, compared_by
 from gpu_engine.sweep.rungs import due
-from gpu_engine.sweep.table import One, names
+from gpu_engine.sweep.table import One, best_text, names, summary
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
@@ -47,8 +47,8 @@ class Sweep:
 
     id: str
     runs: tuple[Run, ...]
-    doubt: str | None
-    """What a person should know of how its code is kept."""
+    warnings: tuple[str, ...]
+    """What a person should know of it, as how its code is kept."""
 
 
 def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, base: Base = None
@@ -62,7 +62,7 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
     found: list[LaunchPlan] = []
     for member in members:
         try:
-            found.append(plan(member.spec, inventory, base))
+            found.append(plan(member.spec, inventory, base, in_sweep=True))
         except SpecError as err:
             where = f"(run {member.index} of {len(members)}, {member.spec.name})"
             raise SpecError([replace(p, message=f"{p.message} {where}") for p in err.problems]
@@ -81,7 +81,7 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
 
     ours = [m.spec for m in members if m.spec.task.command or ".py:" in (m.spec.task.use or "")]
     prepared = queue.prepare(ours[0] if ours else members[0].spec)  # whose code is to be kept
-    plans(members, prepared.inventory, base)
+    planned = plans(members, prepared.inventory, base)
     taken = {m.sweep for run in each_run() if (m := record.read(run.path)) is not None}
     while (ident := "s" + os.urandom(2).hex()) in taken:
         pass
@@ -104,7 +104,8 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
             if run.state().state == "stopped":  # one that was started meanwhile stays
                 discard(run)
         raise
-    return Sweep(ident, tuple(done), prepared.kept.doubt)
+    told = dict.fromkeys(w for p in planned for w in p.warnings)
+    return Sweep(ident, tuple(done), tuple(filter(None, (prepared.kept.doubt, *told))))
 
 
 # --- finding -------------------------------------------------------------------------------------
@@ -194,6 +195,13 @@ def default_by(found: Group, members: Iterable[One]) -> By:
         spec = from_dict(attempts.read_spec(found.members[0][0]))
         asked = spec.run.best or spec.train.best
     return compared_by(asked, names(members))
+
+
+def outcome(found: Group) -> str:
+    """How the sweep has done, in one line: "5 of 6 done, 1 failed; best loss 3.094: run 3f2a"."""
+    members = read(found)
+    best = best_text(members, default_by(found, members))
+    return clean("; ".join(filter(None, (summary(found.of, members), best))))
 
 
 # --- stopping, and trying again ------------------------------------------------------------------

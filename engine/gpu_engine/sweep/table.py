@@ -111,6 +111,14 @@ def points(members: Iterable[One], by: By) -> list[Point]:
     return [*known, *(p for p in found if p.best.mean is None)]
 
 
+def best(members: Sequence[One], by: By) -> tuple[One, float] | None:
+    """The member with the best value and that value: of those that are done, if one of them has
+    one."""
+    known = [(one, value) for one in members if (value := one.best(by)) is not None]
+    return min([pair for pair in known if pair[0].kind == DONE] or known, default=None,
+               key=lambda pair: -pair[1] if by.largest else pair[1])
+
+
 def stat(values: Sequence[float | None]) -> Stat:
     """The mean and the spread of those values that are known."""
     known = [v for v in values if v is not None]
@@ -207,6 +215,18 @@ def summary(of: int, members: Sequence[One]) -> str:
     words = [f"{counts.pop(DONE, 0)} of {of} done", *(f"{n} {kind}" for kind, n in counts.items())]
     missing = of - len(members)  # removed, or never submitted
     return ", ".join([*words, *([f"{missing} not there"] if missing > 0 else [])])
+
+
+def best_text(members: Sequence[One], by: By) -> str:
+    """"best loss 3.094: run 3f2a (lr 1e-3)"; "" if none has a value."""
+    if (found := best(members, by)) is None:
+        return ""
+    one, value = found
+    values = [f"{key} {clean(value, LONGEST)}" for key, value in zip(
+        short(list(one.values)), one.values.values(), strict=True)]
+    values += [f"number {one.repeat}"] if one.repeat is not None else []
+    return f"best {by.name} {units.loss(value)}: run {one.id}" + (
+        f" ({', '.join(values)})" if values else "")
 
 
 def _counted(point: Point) -> str:

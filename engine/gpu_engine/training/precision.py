@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.units import counted
 from gpu_engine.worker.rank import torch_private
 from gpu_engine.worker.rank.group import Group
 
@@ -163,8 +164,8 @@ class StepLoss:
             self._add(loss.detach())
             return loss
         if len(returned) != 2:
-            raise UserError(f"Task.loss returned {len(returned)} values: return a mean, or the sum "
-                            "and its count: (sum, count)")
+            raise UserError(f"Task.loss returned {counted(len(returned), 'value')}: return a mean, "
+                            "or the sum and its count: (sum, count)")
         total = _scalar(returned[0])
         count = torch.as_tensor(returned[1], dtype=torch.float64).detach().to(
             total.device, non_blocking=True)

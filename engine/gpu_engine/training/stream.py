@@ -29,6 +29,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.units import counted
 from gpu_engine.training.data import loader, on_device, tell_epoch
 from gpu_engine.training.rng import OwnRandomness, mix
 from gpu_engine.training.task import Task
@@ -53,8 +54,9 @@ def divided_by(data: Any, task: Task, *, ranks: int, workers: int) -> tuple[str,
         return ()
     name = type(data).__name__
     raise UserError(
-        f"{ranks} ranks with {workers} loader workers each would read {name}, whose divided_by is "
-        f"{says!r}. Say how it divides itself among them, in two lines,\n"
+        f"{counted(ranks, 'rank')} with {counted(workers, 'loader worker')} each would read "
+        f"{name}, whose divided_by is {says!r}. Say how it divides itself among them, in two "
+        "lines,\n"
         f"    class {name}(IterableDataset):\n"
         '        divided_by = "nothing"\n'
         'if each reader would get all examples, which are then dealt out; or "workers" (it uses '

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import sys
 import time
 from collections.abc import MutableMapping
@@ -26,15 +27,16 @@ from typing import Any, cast
 
 import torch
 
+from gpu_engine import notify
 from gpu_engine.common import paths, procs
-from gpu_engine.common.clean import shown_words
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.clean import clean, shown_words
+from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.files import expanded, write_json_inside
 from gpu_engine.common.records import read_record
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.events import schema
 from gpu_engine.events.reader import backwards
-from gpu_engine.plan import build
+from gpu_engine.plan import build, without_effect
 from gpu_engine.plan.batch import Layout
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.runs import folder as runs
@@ -67,9 +69,11 @@ class RankWithoutSupervisor:
         env.update(spec.run.env)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
+        self._batch = slurm_job.here(env)
+        warnings = _without_effect(spec, who) if self._batch is None else ()
         plan = build.plan(spec, devices_here(spec, who), python=sys.executable,
                           layout=layout_of(who))
-        plan = replace(plan, lines=(shlex.join(shown_words(sys.orig_argv)),))
+        plan = replace(plan, lines=(shlex.join(shown_words(sys.orig_argv)),), warnings=warnings)
         who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
         first = torch.device(plan.ranks[0].devices[0].torch)
         if first.type == "cuda":
@@ -77,7 +81,6 @@ class RankWithoutSupervisor:
         self._state: runs.State | None = None
         self._run: runs.Run | None = None
         self._who, self._plan, self._spec = who, plan, spec
-        self._batch = slurm_job.here(env)
         self._named = named(args.folder) if args.folder else None
         self.group: Group = join(who, plan.backend, spec.parallel.timeout, nodes=plan.nodes,
                                  device=first)
@@ -90,18 +93,20 @@ class RankWithoutSupervisor:
         share rank 0's disk has a folder of the same name."""
         pid = os.getpid()
         found = [json.loads(f) for f in self.group.gather(json.dumps(
-            [asdict(self._plan.ranks[0]), pid, procs.start_ticks(pid)]).encode()) or ()]
+            [asdict(self._plan.ranks[0]), pid, procs.start_ticks(pid), socket.gethostname()]
+        ).encode()) or ()]
         answer: dict[str, Any] = {}
         if self._who.rank == 0:
             try:
-                answer = self._open([plan for plan, *_ in found])
+                answer = self._open([plan | {"host": None if plan["node"] == self._who.node else
+                                             clean(name, 64)} for plan, _, _, name in found])
             except UserError as err:
                 answer = {"problem": str(err)}
         answer = json.loads(self.group.broadcast(json.dumps(answer)))
         if "problem" in answer:
             self.group.close()  # rank 0 holds what the others still read
             raise UserError(answer["problem"])
-        self._beside = {plan["rank"]: (pid, ticks) for plan, pid, ticks in found
+        self._beside = {plan["rank"]: (pid, ticks) for plan, pid, ticks, _ in found
                         if plan["node"] == self._who.node}
         path = Path(answer["run"])
         if not (path / "plan.json").exists():  # a machine that does not share rank 0's disk
@@ -112,12 +117,12 @@ class RankWithoutSupervisor:
 
     def _open(self, found: list[dict[str, Any]]) -> dict[str, Any]:
         """On rank 0, make the run folder or open the old one; the answer for all ranks. `found`:
-        each rank's part of the plan. Raises UserError."""
+        each rank's part of the plan, with the name of a machine that is not this one. Raises
+        UserError."""
         path, store, batch = self._named, self.group.of_agent, self._batch
         if store is not None and store.check([_OF_AGENT]):
             path = Path(store.get(_OF_AGENT).decode())
-        ranks = [read_record(RankPlan, f) for f in found]
-        plan = replace(self._plan, ranks=tuple(r for r in ranks if r.node == self._who.node))
+        plan = replace(self._plan, ranks=tuple(read_record(RankPlan, f) for f in found))
         # The lock is held as long as this process lives.
         if path is None or not (path / "plan.json").exists():
             run, self._lock = create_run(self._spec.name, to_toml(self._spec), plan, path=path)
@@ -196,6 +201,22 @@ def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
     data = presets.load(preset).data if preset else {}
     apply_sets(data, sets)
     return from_dict(data)
+
+
+def _without_effect(spec: RunSpec, who: Identity) -> tuple[str, ...]:
+    """The keys that have no effect without a supervisor, in warnings, which rank 0 prints. Raises
+    SpecError for those without which it would be another run. A job of Slurm that we have submitted
+    was told before."""
+    by = who.source if who.source in ("torchrun", "srun") else "python -m gpu_engine.worker"
+    if problems := without_effect.refused(spec, without_effect.BY_HAND, by=by):
+        raise SpecError(problems)
+    warnings = without_effect.told(spec, without_effect.BY_HAND, by=by)
+    if notify.exists():
+        warnings += ("notify.toml tells nobody of it, as nothing of ours is beside the ranks: "
+                     "start it by gpu-engine run",)
+    for warning in warnings if who.rank == 0 else ():
+        sys.stderr.write(f"warning: {warning}\n")
+    return warnings
 
 
 def devices_here(spec: RunSpec, who: Identity) -> Inventory:

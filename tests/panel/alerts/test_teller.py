@@ -175,14 +175,14 @@ def test_members_of_a_sweep_are_told_of_together(news):
     assert said() == [], "one of several that has completed"
     for one in good[1:]:
         one.end("completed")
-    assert said() == ["sweep sa lr has ended: 3 completed"]
+    assert said() == ["sweep sa lr has ended: 3 of 3 done"]
     mixed[0].end("failed", reason="x")
     assert said() == ["failed"]
     for one in mixed[1:3]:
         one.end("failed", reason="x")
     assert said() == ["sweep sb lr: 2 failed"]
     mixed[3].end("stopped")  # as run.stop_worse does
-    assert said() == ["sweep sb lr has ended: 3 failed, 1 stopped"]
+    assert said() == ["sweep sb lr has ended: 0 of 4 done, 3 failed, 1 stopped"]
     for one in stopped:
         one.end("stopped")
     assert said() == []

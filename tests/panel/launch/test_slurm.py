@@ -10,12 +10,12 @@ import pytest
 from textual.widgets import Input
 
 from gpu_engine.events.paths import events_path
+from gpu_engine.launching.launcher import launch
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import sweep
-from gpu_engine.slurm import submit
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import TaskSpec
@@ -121,7 +121,7 @@ async def test_slurm_is_ticked_alone_and_a_job_is_submitted(slurm, tmp_path, mon
         assert screen.source.hosts == ()  # nobody was asked by ssh
 
         await pilot.press("ctrl+t")
-        await on_top(pilot, Message, "Slurm's are on its")
+        await on_top(pilot, Message, "on a node of Slurm")
         await pilot.press("escape")
         await on_top(pilot, screen)
         await press(pilot, screen, "escape", "ctrl+e")
@@ -182,7 +182,7 @@ def test_a_host_that_is_called_slurm_is_a_host(home):
 
 def test_ranks_of_further_nodes_are_named_once_they_are_known(slurm):
     """The plan is whole only after the job has begun."""
-    run, _ = submit.submit(replace(spec(hosts=["slurm:cpu:0"]), task=TaskSpec(BUILTIN[0])))
+    run = launch(replace(spec(hosts=["slurm:cpu:0"]), task=TaskSpec(BUILTIN[0])))
     (rank,) = plan(1).ranks
     before = run.plan()
     assert before is not None

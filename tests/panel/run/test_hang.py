@@ -161,15 +161,15 @@ async def pressed(pilot):
 
 
 async def test_a_sheet_says_where_the_traces_are_or_why_there_is_none(tmp_path, monkeypatch):
-    def refused(run):
-        raise UserError("the ranks are on other machines")
+    def refused(run, **how):
+        raise UserError("run 3f2a has no rank 7 yet")
 
     async with watched(trained(tmp_path), at=52) as (pilot, app):
         monkeypatch.setattr("gpu_engine.diagnose.traces.trace", refused)
         await pressed(pilot)
-        assert "the ranks are on other machines" in flat(screen_text(app))
+        assert "run 3f2a has no rank 7 yet" in flat(screen_text(app))
         await press(pilot, "escape")
-        monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run: {
+        monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run, **how: {
             0: Trace(5, 1, "[red]t.json.gz"), 1: Trace(5, 1, problem="no room"), 2: None})
         await pressed(pilot)
         text = flat(screen_text(app))

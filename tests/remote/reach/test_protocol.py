@@ -37,6 +37,8 @@ MESSAGES = [
     protocol.Start({"name": "x"}, "key"), protocol.Resume("ab12", {}, 2, "step-00000100"),
     protocol.Follow("ab12", (protocol.At("ranks/00000.jsonl", 5, 3, 99),)),
     protocol.Stop("ab12", True), protocol.Stacks("ab12", (0, 1)),
+    protocol.Trace("ab12", 3, (0, 1), 120.0),
+    protocol.Traced((protocol.TraceOf(0, "/h/t.json.gz", None), protocol.TraceOf(1, None, "x"))),
     protocol.Choose("ab12", "best", "max:accuracy"), protocol.Chosen("step-00000001"),
     protocol.SendCode("a" * 64, 3, 9), protocol.CodeKept("/h/code/aaaaaaaaaaaa"),
     protocol.Remove(None, "key"), protocol.Removed("/h/runs/ab12", 9, "/h/code/a", "used"),

@@ -27,7 +27,9 @@ from gpu_engine.remote.reach.protocol import SendCode
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.prepare import sent
 from gpu_engine.remote.run.survey import meet
+from gpu_engine.runs import environment
 from gpu_engine.spec.read import from_dict
+from tests.command_line import called
 
 from .kit import ended, make_hosts, there
 
@@ -249,6 +251,20 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     with pytest.raises(SpecError, match="has changed since the run was started"):
         resume(run, ["devices.hosts=a:cpu:0,b:cpu:1"])
     shutil.rmtree(project / ".git")
+
+
+def test_nothing_is_claimed_of_files_that_a_host_had_already(project, home):
+    make_hosts(home, "a")
+    git(project, "commit", "-qm", "first")
+    for sync, compared in (("none", False), ("send", True)):
+        run = launch(from_dict({"task": {"command": ["true"]}, "run": {"sync": sync},
+                                "devices": {"hosts": ["a:cpu:0"]}}))
+        assert ended(run).state == "completed", run.state()
+        done = called("code", run.id)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr.splitlines()[0] == "no file differs"
+        assert ("had the files that a had already" in done.stderr) != compared
+        assert (environment.read(run.path).changed_files is not None) == compared
 
 
 def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_path, capsys):

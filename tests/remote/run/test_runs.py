@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +116,34 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
     with pytest.raises(UserError, match="its checkpoints were removed from a"):
         resume(over, ["train.steps=12"])
     assert called("runs", "rm", "--yes", over.id).returncode == 0
+
+
+def test_ranks_on_hosts_trace_their_next_steps_and_a_host_says_whose_they_are(
+        whole_torch, hosts, tmp_path, monkeypatch):
+    run = launch(from_dict(ENDLESS | TWO))
+    wait_for(lambda: stepped(run, 0) and stepped(run, 1))
+    done = called("trace", run.id, "--steps", "1", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank, (host, one) in enumerate(zip("ab", json.loads(done.stdout), strict=True)):
+        assert (one["rank"], one["problem"]) == (rank, None)
+        name, _, path = one["path"].partition(":")
+        assert (name, Path(path).parent) == (host, there(run, host) / "traces")
+        assert Path(path).stat().st_size
+    with monkeypatch.context() as at_b:  # its user looks
+        at_b.setenv("GPU_PANEL_HOME", str(tmp_path / "b"))
+        part = there(run, "b").name
+        listed, used = called("runs").stdout, called("usage", "--by", "run").stdout
+        words = listed.splitlines()[1].split()
+        assert words[:4] == [part, "running", run.id, socket.gethostname()]
+        assert f"{run.id} of {socket.gethostname()}" in used
+        assert f"is part of run {run.id}" in called("stop", part).stderr
+    assert run.state().live
+    (tmp_path / "b.cut").touch()
+    done = called("trace", run.id, "--rank", "1")
+    assert (done.returncode, "rank 1: b: " in done.stdout) == (1, True), done.stdout
+    run.stop(now=True)
+    (tmp_path / "b.cut").unlink()
+    ended(run)
 
 
 def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
@@ -247,3 +277,48 @@ def test_the_connection_between_hosts_is_tried_without_training(hosts):
     assert not list((hosts / "runs").iterdir())
     for place in (hosts.parent / "a", hosts.parent / "b"):
         assert not list((place / "parts").iterdir())
+
+
+def test_a_launcher_of_ones_own_that_is_told_of_both_machines_trains_in_one_world(hosts, tmp_path):
+    """Two ranks on each of two hosts; rank r's loss is (w - r)², so that w follows from all four.
+    Every rank is seen, and a stop ends all."""
+    (script := tmp_path / "world.py").write_text(WORLD)
+    run = launch(from_dict({
+        "devices": {"hosts": ["a:cpu:0,cpu:1", "b:cpu:0,cpu:1"]}, "task": {"command": [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nodes}", "--node-rank",
+            "{node_rank}", "--master-addr", "{master_addr}", "--master-port", "{master_port}",
+            "--nproc-per-node", "2", str(script)]}}))
+    wait_for(lambda: all(stepped(run, rank) for rank in range(4)) or not run.state().live)
+    assert run.state().state == "running", run.state()
+    assert (run.require_plan().mode, run.require_plan().world_size) == ("multinode", 4)
+    assert called("stop", run.id).returncode == 0
+    state = ended(run)
+    assert state.state == "stopped", state
+    w = [0.0]
+    for _ in range(3):
+        w.append(w[-1] - 0.1 * 2 * (w[-1] - 1.5))
+    for rank in range(4):
+        assert losses(run.path, rank)[:4] == pytest.approx([(at - rank) ** 2 for at in w], abs=1e-4)
+        start = next(backwards(run.events(rank), Start))
+        assert (start.world_size, start.node) == (4, rank // 2)
+        assert f"rank {rank} of 4" in run.output(rank).read_text()
+    assert not left(*folders(run))
+
+
+WORLD = """
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print("rank", rank, "of", dist.get_world_size(), flush=True)
+model = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.zeros_(model.weight)
+model = torch.nn.parallel.DistributedDataParallel(model)
+descent = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    descent.zero_grad()
+    (model(torch.ones(1, 1)) - rank).square().mean().backward()
+    descent.step()
+    time.sleep(0.05)
+"""

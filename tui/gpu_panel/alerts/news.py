@@ -98,7 +98,8 @@ class RunsNews:
         from gpu_engine.sweep import group
 
         try:
-            states = [run.state() for run, _ in group.find(member.sweep).members]
+            found = group.find(member.sweep)
+            states = [run.state() for run, _ in found.members]
         except UserError:  # it was removed since
             return []
         self._waits |= {member.sweep} if any(n.happened.event in TOLD for n in told) else set()
@@ -107,10 +108,8 @@ class RunsNews:
             if member.sweep not in self._waits:
                 return []  # whoever has stopped it knows
             self._waits.discard(member.sweep)
-            counts = Counter(state.state for state in states)
-            how = ", ".join(f"{n:,} {state}" for state, n in counts.most_common())
-            return [replace(told[-1], sweep=f"{called} has ended: {how}",
-                            good=set(counts) == {"completed"})]
+            return [replace(told[-1], sweep=f"{called} has ended: {group.outcome(found)}",
+                            good={state.state for state in states} == {"completed"})]
         wrong = [n for n in told if n.happened.event in TOLD - {"finished"}]
         if len(wrong) < 2:
             return wrong

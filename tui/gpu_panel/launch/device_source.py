@@ -137,6 +137,13 @@ class Machine:
 
         return availability.usable(self.freedom or {})
 
+    @property
+    def usable_word(self) -> str:
+        """What these are in one word."""
+        from gpu_engine.devices import availability
+
+        return availability.usable_word(self.freedom or {})
+
     def find(self, name: str) -> Device | None:
         return self.inventory.find(name) if self.inventory is not None else None
 

@@ -330,8 +330,8 @@ def _free(machine: Machine) -> int:
 def _freedom(machine: Machine, *, freest: bool) -> Part:
     if not machine.freedom:
         return "", "dim"
-    return (f"  {len(machine.usable)} of {len(machine.freedom)} free" + " · the freest" * freest,
-            "dim")
+    return (f"  {len(machine.usable)} of {len(machine.freedom)} "
+            f"{machine.usable_word}" + " · the freest" * freest, "dim")
 
 
 def _host(seen: HostSeen, now: float, width: int, freedom: Part) -> Row:
@@ -374,7 +374,8 @@ def title(name: str, source: DeviceSource, table: DeviceTable) -> str:
     if source.inventory is None or not (source.inventory.devices or source.hosts):
         return name
     judged = [machine for machine in table.machines if machine.freedom]
-    counted = f" · {sum(len(machine.usable) for machine in judged)} free" if judged else ""
+    word = "usable" if any(machine.usable_word == "usable" for machine in judged) else "free"
+    counted = f" · {sum(len(machine.usable) for machine in judged)} {word}" if judged else ""
     places = [table.keys.index(key) for key in table.ticked if key in table.keys]
     ranks = "" if places == sorted(places) else " · ranks in your order"
     return f"{name} ─ {len(set(table.ticked))} ticked{counted}{ranks}"

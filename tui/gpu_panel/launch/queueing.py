@@ -57,8 +57,8 @@ class Queued:
 
     run: Run
     said: str
-    doubt: str | None
-    """Why its code is not kept as it is; None: it is kept, or there is none to keep."""
+    warnings: str
+    """What the person should know of it, as why its code is not kept as it is; empty: nothing."""
     words: list[str]
     """The command that does the same."""
 
@@ -87,13 +87,14 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
         found = sweep.submit(every, when, asked.name, base, tags)
         return Queued(found.runs[0], f"Sweep {found.id} of "
                       f"{units.counted(len(found.runs), 'run')} waits in the queue",
-                      found.doubt, line)
+                      "; ".join(found.warnings), line)
     prepared = submit.prepare(asked, inventory)
     run = submit.submit(asked, when, prepared, base=base, tags=tags)
     there = job.read(run.path)
     said = f"Run {run.id} waits in the queue" if there is None else \
         f"Run {run.id}: {there.sentence()}"
-    return Queued(run, said, prepared.kept.doubt, line)
+    warnings = "; ".join(filter(None, (prepared.kept.doubt, *run.require_plan().warnings)))
+    return Queued(run, said, warnings, line)
 
 
 def _given(context: click.Context) -> Iterator[click.Parameter]:
@@ -183,8 +184,8 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
         QueueDialog(spec, draft.base, inventory, typed, on_slurm=draft.on_slurm))
     if queued is not None:
         same.done(app, queued.said, [queued.words])
-        if queued.doubt is not None:
-            app.notify(queued.doubt, title=f"Run {queued.run.id}", severity="warning",
+        if queued.warnings:
+            app.notify(queued.warnings, title=f"Run {queued.run.id}", severity="warning",
                        markup=False, timeout=12)
     return queued
 

@@ -17,6 +17,7 @@ from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import preflight
 from gpu_engine.launching.launcher import Prepared, is_for_slurm, prepare
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.records import RUN_DIR, Interpreter, LaunchPlan
 from gpu_engine.remote.reach.hosts import LOCAL, Host
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
@@ -133,7 +134,8 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
     if spec.run.sync != "none":
         plan = replace(plan, code=snapshot.describe(Path.cwd()))
-    plan = replace(plan, not_compared=survey.not_compared(spec))
+    plan = replace(plan, not_compared=survey.not_compared(spec),
+                   warnings=without_effect.told(spec))
     return Review((), over_hosts=plan)
 
 

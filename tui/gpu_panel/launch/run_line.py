@@ -484,7 +484,8 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     bad = counts["failed"] + counts["lost"]
     running = sum(counts[state] for state in ("running", "starting", "stopping"))
     if matching and len(line.members) < line.first.of:
-        said: list[Part] = [(f"{len(line.members)} of its {line.first.of} runs match", "")]
+        match = "matches" if len(line.members) == 1 else "match"
+        said: list[Part] = [(f"{len(line.members)} of its {line.first.of} runs {match}", "")]
     else:
         said = [(f"{counts['completed']} of {line.first.of} done", "")]
     said += [(f"{running} running", "accent")] if running else []

@@ -15,7 +15,6 @@ from textual.content import Content
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.procs import describe_exit
-from gpu_engine.diagnose import traces
 from gpu_engine.plan.own_command import on_stop
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job, notes
@@ -136,10 +135,10 @@ class TraceSheet(Sheet):
 
 def ask_for_traces(run: Run) -> TraceSheet:
     """Have each rank trace its next steps. Raises UserError and OSError."""
-    lines = []
-    for rank, answer in traces.trace(run).items():
-        path, problem = traces.describe(run, answer)
-        lines.append(f"rank {rank}: {path or problem}")
+    from gpu_engine.remote.run import queries
+
+    lines = [f"rank {rank}: {path or problem}"
+             for rank, (path, problem) in queries.traces(run).items()]
     lines += ["", "https://ui.perfetto.dev opens the files"]
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
 

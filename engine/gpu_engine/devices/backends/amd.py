@@ -182,7 +182,7 @@ class Amd(Backend):
             problem = f"no AMD GPU can be used from here ({_GIVE}), or all are divided (CPX)"
         elif not offered:
             problem = (f'{nothing.visible_variable} is "{nothing.inherited_visible}" here, which '
-                       f"makes none of the {len(cards)} devices visible")
+                       "makes no device visible")
         # The kernel's own driver has no version; AMD's package has.
         version = Folder(self.root, "sys/module/amdgpu").text("version")
         return replace(nothing, devices=offered, problem=problem, driver=version)

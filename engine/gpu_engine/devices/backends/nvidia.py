@@ -121,7 +121,7 @@ class Nvidia(Backend):
             visible.order_doubt(devices, inherited, environ.get("CUDA_DEVICE_ORDER"))])
         here, form = f'CUDA_VISIBLE_DEVICES is "{inherited}" here', "it takes numbers or UUIDs"
         if devices and not offered:
-            problems.append(f"{here}, which makes none of the {len(devices)} devices visible"
+            problems.append(f"{here}, which makes no device visible"
                             + ("" if nothing.hidden else f": {form}, as in 0,1"))
         if over := visible.unread(offered, inherited):
             problems.append(f'{here}, and "{over}" of it is not read: {form} of devices that are '

@@ -172,6 +172,16 @@ class Stacks(Message, tag="stacks"):
     ranks: tuple[int, ...]
 
 
+class Trace(Message, tag="trace"):
+    """Have the run's ranks trace their next steps, as `gpu-engine trace`. Answered by `Traced`."""
+
+    run: str
+    steps: int
+    ranks: tuple[int, ...]
+    wait: float
+    """Seconds."""
+
+
 class Choose(Message, tag="choose"):
     """The checkpoint that `which` means, by the rules of `gpu-engine export`. Answered by `Chosen`.
     """
@@ -200,7 +210,7 @@ class SendCode(Message, tag="send code"):
 
 
 Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | Choose | Remove | SendCode
+    | Trace | Choose | Remove | SendCode
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -313,6 +323,19 @@ class Told(Message, tag="told"):
     """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
+class TraceOf(Struct):
+    """What one rank has answered."""
+
+    rank: Whole
+    path: str | None
+    """The file there."""
+    problem: str | None
+
+
+class Traced(Message, tag="traced"):
+    answers: tuple[TraceOf, ...]
+
+
 class Chosen(Message, tag="chosen"):
     name: str
 
@@ -345,8 +368,8 @@ class Failed(Message, tag="failed"):
     message: str
 
 
-Answer = Welcome | Looked | Checked | Listening | Reached | Started | Piece | Told | Chosen \
-    | Removed | CodeKept | Done | Failed
+Answer = Welcome | Looked | Checked | Listening | Reached | Started | Piece | Told | Traced \
+    | Chosen | Removed | CodeKept | Done | Failed
 
 
 # --- lines ---------------------------------------------------------------------------------------

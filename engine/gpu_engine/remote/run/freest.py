@@ -86,7 +86,8 @@ def free_on(machine: HostSeen, *, share: bool = False) -> list[str]:
 
 def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool = False,
            refused: Mapping[str, str] = MappingProxyType({})) -> Choice:
-    """Choose `devices.pick` devices, all of one machine. `behind`: what waits on a machine goes
+    """Choose `devices.pick` devices, all of one machine; those of `devices.ids`, if it names them.
+    `behind`: what waits on a machine goes
     first. `refused`: by host why it would not start the run just now. Raises TooFew, which says of
     each machine what is lacking."""
     d, offers = spec.devices, list[tuple[int, str, list[Device]]]()
@@ -106,6 +107,13 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
             lacking.append(f"{runs} on {name}, and what waits there goes first")
         else:
             able = free_on(machine, share=d.share)
+            if d.ids:
+                wanted = [inventory.find(i) for i in d.ids]
+                if all(device is not None and device.id in able for device in wanted):
+                    offers.append((count, name, [x for x in wanted if x is not None]))
+                else:
+                    lacking.append(f"{name}: {_not_free(d.ids, wanted, able)}")
+                continue
             try:
                 offers.append((len(able), name, availability.freest(
                     count, machine.recent[-availability.READINGS:], {}, free=free, share=d.share,
@@ -117,6 +125,15 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
         raise TooFew("; ".join([what, *lacking, *passed]), "devices.pick", count, "--queue")
     _, name, devices = max(offers, key=lambda offer: offer[0])
     return Choice(name, tuple(devices), len(seen), tuple(passed))
+
+
+def _not_free(names: Sequence[str], wanted: Sequence[Device | None], able: Sequence[str]) -> str:
+    """"GPU 1 is not free", "there is no 7"."""
+    absent = [name for name, device in zip(names, wanted, strict=True) if device is None]
+    if absent:
+        return f"there is no {', '.join(absent)}"
+    held = [device.label for device in wanted if device is not None and device.id not in able]
+    return f"{', '.join(held)} {'is' if len(held) == 1 else 'are'} not free"
 
 
 def take(seen: Sequence[HostSeen], spec: RunSpec, plan: Callable[[Choice], T],
@@ -227,5 +244,5 @@ def unknown(inventory: Inventory) -> bool:
 
 def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:
     """`spec` on these devices."""
-    return replace(spec, devices=replace(spec.devices, hosts=[str(choice.where)], pick=None,
-                                         free_gib=None))
+    return replace(spec, devices=replace(spec.devices, hosts=[str(choice.where)], ids=None,
+                                         pick=None, free_gib=None))

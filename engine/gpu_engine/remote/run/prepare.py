@@ -13,6 +13,7 @@ from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import HostProblem, Problem, SpecError, UserError
 from gpu_engine.common.files import size_of
 from gpu_engine.devices.records import Inventory
+from gpu_engine.plan import without_effect
 from gpu_engine.plan.records import LaunchPlan, Sending
 from gpu_engine.remote.reach import hosts, protocol
 from gpu_engine.remote.reach.call import ask, at_once
@@ -44,6 +45,7 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     Raises HostProblem with everything that is wrong on any host, SpecError with what is wrong
     wherever it runs, UserError where hosts.toml is.
     """
+    without = without_effect.told(spec)
     spec = nodes.whole(spec)
     asked = nodes.entries(spec)
     here = cwd or Path.cwd()
@@ -87,9 +89,11 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     warnings, places = survey.check_parts([met[i] for i in able], [told[i].spec for i in able],
                                           [folders[met[i].name] for i in able])
     folders |= {met[i].name: (place,) for i, place in zip(able, places, strict=True)}
-    known = {f"{n.name}: {w}" for n in told for w in n.plan.warnings}
+    # What is so on any machine is told once, and not by each of them.
+    known = {f"{n.name}: {w}" for n in told
+             for w in (*n.plan.warnings, *without_effect.told(n.spec))}
     warnings += survey.clocks(met)
-    plan = replace(plan, warnings=tuple(w for w in warnings if w not in known),
+    plan = replace(plan, warnings=(*without, *(w for w in warnings if w not in known)),
                    code=replace(snapshot.about(), sendings=tuple(sendings))
                    if snapshot is not None else None,
                    not_compared=None if known_runs else survey.not_compared(spec))

@@ -7,11 +7,12 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gpu_engine.common import files
 from gpu_engine.common.errors import UserError
+from gpu_engine.diagnose import traces as asking
 from gpu_engine.remote.reach import call, protocol
 from gpu_engine.remote.reach.call import Refused, at_once
 from gpu_engine.remote.run import parts
@@ -36,6 +37,36 @@ def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
     answers = at_once(ask, found)
     return {rank: str(answer) for part, answer in zip(found, answers, strict=True)
             if isinstance(answer, UserError) for rank in part.ranks if rank in ranks}
+
+
+def traces(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
+           ) -> dict[int, tuple[str | None, str | None]]:
+    """Have `ranks` (none: all), wherever they are, trace their next steps. Returns of each its file
+    ("gpu1:/…": there), or why there is none. Raises UserError and OSError."""
+    if not parts.spans(run.path):
+        found = asking.trace(run, steps=steps, ranks=ranks, wait=wait).items()
+        told = [(rank, *asking.describe(run, answer)) for rank, answer in found]
+        return {rank: (path and str(path), problem) for rank, path, problem in told}
+    asked = asking.able(run, steps, ranks)
+    there = [p for p in parts.read(run.path) if set(asked) & set(p.ranks)]
+
+    def ask(part: Part) -> protocol.Traced:
+        if part.run is None:
+            raise Refused(part.host, "it has not begun there")
+        return call.ask(parts.host_of(run.path, part), protocol.Trace(
+            part.run, steps, tuple(r for r in part.ranks if r in asked), wait),
+            protocol.Traced, wait + call.ASK)
+
+    out = dict[int, tuple[str | None, str | None]]()
+    for part, answer in zip(there, at_once(ask, there), strict=True):
+        known = {one.rank: one for one in answer.answers} \
+            if isinstance(answer, protocol.Traced) else {}
+        for rank in part.ranks:
+            one = known.get(rank)
+            if rank in asked:
+                out[rank] = (one.path and f"{part.host}:{one.path}", one.problem) if one else \
+                    (None, str(answer) if isinstance(answer, UserError) else "no answer")
+    return dict(sorted(out.items()))
 
 
 def to_stop_text(run: Run, hosts: Sequence[str]) -> str:

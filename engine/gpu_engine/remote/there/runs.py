@@ -17,6 +17,7 @@ from gpu_engine.code import listing, store
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.values import show
+from gpu_engine.diagnose import traces
 from gpu_engine.launching import launcher
 from gpu_engine.plan.records import PartOf, ResumeFrom
 from gpu_engine.remote.reach import protocol
@@ -148,6 +149,15 @@ def stacks(out: Out, request: protocol.Stacks) -> None:
     for rank in request.ranks:
         asking.request(run, rank)
     out.send(protocol.Done())
+
+
+def trace(out: Out, request: protocol.Trace) -> None:
+    run = run_of(request.run)
+    found = traces.trace(run, steps=request.steps, ranks=request.ranks,
+                         wait=min(request.wait, traces.LONGEST))
+    told = [(rank, *traces.describe(run, answer)) for rank, answer in found.items()]
+    out.send(protocol.Traced(tuple(
+        protocol.TraceOf(rank, path and str(path), problem) for rank, path, problem in told)))
 
 
 def choose(out: Out, request: protocol.Choose) -> None:

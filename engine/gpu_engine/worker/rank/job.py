@@ -106,8 +106,8 @@ def from_plan(plan: LaunchPlan, run: Path, who: Identity, attempt: int = 1) -> J
         there = ", ".join(str(r.rank) for r in plan.ranks)
         raise UserError(f"the plan has no rank {who.rank} on this node; it has {there}")
     if who.world_size != plan.world_size:
-        raise UserError(f"the plan is for {plan.world_size} ranks, but this process was told "
-                        f"that there are {who.world_size}")
+        raise UserError(f"the plan's world size is {plan.world_size}, but this process was told "
+                        f"{who.world_size}")
     return Job(run=run, who=who, attempt=attempt, plan=plan, mine=mine)
 
 # ------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_cpu_slots_that_something_uses_are_counted_as_the_command_line_counts_th
     host = replace(seen(Host("gpu1"), slots(2)), freedom=busy)
     source = DeviceSource(slots(1), None, StillHosts(host))
     assert freest.free_on(host) == ["cpu:0", "cpu:1"]
-    assert "gpu1  2 of 2 free" in text(DeviceTable(source.machines), 120).splitlines()
+    assert "gpu1  2 of 2 usable" in text(DeviceTable(source.machines), 120).splitlines()
 
 
 def test_what_a_host_says_can_do_nothing_to_the_terminal():

@@ -50,7 +50,8 @@ def test_every_placeholder_and_key_is_accounted_for():
     keys = {*cmd.TOLD_BY, *cmd.NEVER_TOLD}
     assert keys <= set(known_keys())
     by_key = {name for names in cmd.TOLD_BY.values() for name in names}
-    not_of_one_key = {"world_size", "replicas", "nodes", "node_rank", "run.dir", "run.name"}
+    not_of_one_key = {"world_size", "replicas", "nodes", "node_rank", "master_addr", "master_port",
+                      "run.dir", "run.name"}
     assert by_key | not_of_one_key == set(cmd.PLACEHOLDERS)
 
 

@@ -1,4 +1,4 @@
-"""`python -m gpu_engine.slurm.on_node RUN [--set KEY=VALUE …]`: the one line of the batch
+"""`python -m gpu_engine.on_node RUN [--set KEY=VALUE …]`: the one line of the batch
 script of a run on one node. It plans the run with the devices that Slurm has given to the job, and
 is its supervisor, in the foreground: a run on Slurm is like one that was started there by hand.
 
@@ -25,6 +25,7 @@ from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import pick, planned
+from gpu_engine.on_node.nodes import Beside, Here, await_ends, call, gather, join, spec_of
 from gpu_engine.plan.check import check
 from gpu_engine.runs import attempts
 from gpu_engine.runs import job as jobs
@@ -33,7 +34,6 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import FINAL, AttemptRecord, Cause, State
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
-from gpu_engine.slurm.nodes import Beside, Here, await_ends, call, gather, join, spec_of
 from gpu_engine.slurm.script import OF_THE_JOB, asked_of, on_cpu, placed
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml

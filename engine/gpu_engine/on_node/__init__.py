@@ -1,0 +1,1 @@
+"""What runs on each node of a Slurm job: our supervisor in the foreground."""
