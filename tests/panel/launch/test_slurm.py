@@ -16,6 +16,7 @@ from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import sweep
+from gpu_engine.slurm import submit
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import TaskSpec
