@@ -15,8 +15,9 @@ from textual.pilot import Pilot
 
 
 @pytest.fixture(autouse=True)
-def _at_home(home):
-    """No test looks at the runs and settings of who runs it."""
+def _at_home(home, monkeypatch):
+    """No test looks at the runs and settings of who runs it, nor for their Slurm."""
+    monkeypatch.setattr("gpu_engine.slurm.submit.can_be_asked", lambda: False)
 
 
 _parse = Stylesheet._parse_rules

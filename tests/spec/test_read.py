@@ -165,6 +165,26 @@ def test_hosts_take_the_place_of_a_presets_devices():
     assert read.from_dict(data).devices == sp.DevicesSpec(hosts=["gpu1"])
 
 
+def test_slurm_is_asked_for_so_many_devices():
+    """By a preset, or by hand."""
+    for data, typed in (({"pick": 2}, "devices.hosts=slurm"), ({"hosts": ["slurm"]}, "pick=2")):
+        whole = {"devices": data}
+        read.apply_sets(whole, [typed])
+        assert read.from_dict(whole).devices == sp.DevicesSpec(hosts=["slurm"], pick=2)
+    slots = {"devices": {"pick": 2}}
+    read.apply_sets(slots, ["devices.hosts=slurm:cpu:0"])
+    assert read.from_dict(slots).devices == sp.DevicesSpec(hosts=["slurm:cpu:0"])
+
+
+def test_options_of_sbatch_are_typed_as_words_some_without_a_value():
+    data = {}
+    read.apply_sets(data, ["run.sbatch=account='vision lab' exclusive"])
+    assert read.from_dict(data).run.sbatch == {"account": "vision lab", "exclusive": ""}
+    read.apply_sets(data, ["run.sbatch=account='x"])
+    with pytest.raises(SpecError, match=r"run.sbatch.*as in account=vision"):
+        read.from_dict(data)
+
+
 @pytest.mark.parametrize(("sets", "env"), [
     (["run.env.NCCL_DEBUG=INFO", "run.env.HF_HOME=/data/a b"],
      {"NCCL_DEBUG": "INFO", "HF_HOME": "/data/a b"}),

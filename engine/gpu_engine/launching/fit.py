@@ -189,7 +189,7 @@ def require_triable(spec: RunSpec) -> None:
     if words is not None and "batch.per_gpu" not in own_command.used(words):
         raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
                         "one")
-    if any(host.startswith(SLURM) for host in spec.devices.hosts or ()):
+    if any(host.partition(":")[0] == SLURM for host in spec.devices.hosts or ()):
         raise UserError("fit tries the devices of the machine that it runs on: on a node of Slurm, "
                         "srun --gpus=1 --pty gpu-engine fit …")
     if spec.devices.hosts or spec.parallel.nodes > 1:

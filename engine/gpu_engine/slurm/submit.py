@@ -70,11 +70,16 @@ def plan_of(spec: RunSpec, base: tuple[str, RunSpec] | None = None, cwd: Path | 
                    chosen=f"Slurm chooses: {', '.join([*told, *job.options])}")
 
 
-def script_of(spec: RunSpec) -> str:
-    """The batch script for a run from this folder, whose job makes the run folder. Raises as
-    `batch_script`."""
+def can_be_asked() -> bool:
+    """Whether Slurm is on this machine, and devices.hosts=slurm means it. Raises UserError."""
+    return shutil.which("sbatch") is not None and not _a_host()
+
+
+def script_of(spec: RunSpec, run: str | None = None) -> str:
+    """The batch script for a run from this folder. `run`: its folder; None: the job makes it.
+    Raises as `batch_script`."""
     return script.batch_script(
-        spec, Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home())))
+        spec, Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home())), run)
 
 
 def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),

@@ -17,7 +17,7 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.files import open_file, read_bounded, read_inside, reason
 from gpu_engine.common.paths import read_own
 from gpu_engine.common.values import ANY, convert, describe, in_toml, parse, show
-from gpu_engine.spec.host_names import BadName, HostDevices, glued, parse_all
+from gpu_engine.spec.host_names import SLURM, BadName, HostDevices, glued, parse_all
 from gpu_engine.spec.schema import (
     LONGEST_NAME,
     ONE_OF,
@@ -132,9 +132,12 @@ def apply_sets(data: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _several(data: Mapping[str, Any]) -> bool:
-    """Whether `devices.hosts` stands for hosts of which one is chosen."""
+    """Whether `devices.hosts` stands for hosts of which one is chosen, or for nodes of Slurm, which
+    chooses their GPUs."""
     hosts = _get(data, "devices.hosts")
-    return isinstance(hosts, list) and any(HostDevices(str(host)).several for host in hosts)
+    return isinstance(hosts, list) and any(
+        HostDevices(name).several or (name == SLURM and not ids.startswith("cpu:"))
+        for name, _, ids in (str(host).partition(":") for host in hosts))
 
 
 def _contradictions(data: Mapping[str, Any], assignments: Iterable[str]) -> list[Problem]:
@@ -184,9 +187,9 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
     """Apply one `key=value` to a nested dict, in place. Raises SpecError.
 
     The value is parsed by the key's type (`values.parse`); task.command is split as a shell splits
-    it, as are the variables of run.env. `run.env.NAME` sets one of them, `run.metrics.NAME` one
-    pattern, `run.sbatch.NAME` one option. A key may be named without its section (`spelled_out`).
-    Setting one of two keys of `ONE_OF` removes the other.
+    it, as are the variables of run.env and the options of run.sbatch. `run.env.NAME` sets one of
+    them, `run.metrics.NAME` one pattern, `run.sbatch.NAME` one option. A key may be named without
+    its section (`spelled_out`). Setting one of two keys of `ONE_OF` removes the other.
     """
     dotted, eq, text = spelled_out(assignment).partition("=")
     dotted = dotted.strip()
@@ -211,8 +214,8 @@ def apply_set(data: dict[str, Any], assignment: str) -> None:
         if dotted in pair:
             other = pair[1] if dotted == pair[0] else pair[0]
             data.get(key.section, {}).pop(other.partition(".")[2], None)
-    value = _command(text) if dotted == "task.command" else _variables(text) \
-        if dotted == "run.env" else parse(text, key.kind)
+    value = _command(text) if dotted == "task.command" else _variables(text, key) \
+        if dotted in ("run.env", "run.sbatch") else parse(text, key.kind)
     if dotted == "devices.hosts" and isinstance(value, list) and not text.lstrip().startswith("["):
         value = glued(map(str, value))  # the commas between a host's devices are its own
     part = data.setdefault(key.section, {}) if key.section else data
@@ -294,16 +297,18 @@ def _command(text: str) -> object:
         return text
 
 
-def _variables(text: str) -> object:
+def _variables(text: str, key: Key) -> object:
     """Variables as a shell takes them before a command, `A=1 B="two words"`, or as a table of TOML;
-    the text itself if it is neither, of which making the spec then says what is wrong."""
+    of sbatch's options some have no value. The text itself if it is neither, of which making the
+    spec then says what is wrong."""
     if text.lstrip().startswith("{"):
-        return parse(text, keys()["run.env"].kind)
+        return parse(text, key.kind)
     try:
         pairs = [word.partition("=") for word in shlex.split(text)]
     except ValueError:
         return text
-    return {name: value for name, _, value in pairs} if all(eq for _, eq, _ in pairs) else text
+    whole = key.dotted == "run.sbatch" or all(eq for _, eq, _ in pairs)
+    return {name: value for name, _, value in pairs} if whole else text
 
 
 def unknown_key(key: str, known: list[str], *, value: Any = None, typed: bool = False) -> Problem:
@@ -345,6 +350,8 @@ def _expected(key: Key, value: Any) -> str:
         return _command_problem(value)
     if key.dotted == "run.env":
         return 'expected variables and their texts, as in {NCCL_DEBUG = "INFO"} or NCCL_DEBUG=INFO'
+    if key.dotted == "run.sbatch":
+        return "expected options of sbatch, as in account=vision exclusive"
     import difflib
 
     choices = [text for text, _ in key.kind.without_none.choices]

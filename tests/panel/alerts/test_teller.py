@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_engine.notify import watch
+from gpu_engine.runs import job
 from gpu_engine.runs.state import AttemptRecord
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
@@ -51,6 +52,7 @@ async def test_a_run_that_ends_is_told_on_any_screen_and_its_own_shows_no_toast(
         assert len(told) == 1
         assert told[0].startswith(f"\a\x1b]777;notify;toy completed;toy (run {one.run.id}) on "
                                   f"{teller.socket.gethostname()} completed after 00:")
+        await pilot.pause()  # a toast is a message
         assert not app._notifications, "its own screen says so"
         other.end("failed", reason="bad;\x1b]data")
         await app.teller.poll()
@@ -198,6 +200,8 @@ def test_a_resume_is_noticed_and_who_stops_a_run_is_not_told_that(news):
     made.again()
     made.end("failed", reason="at once")
     assert told(news) == [(made.run.id, "failed")]
+    job.write(made.run.path, job.Job(7, state="FAILED"))  # Slurm says so a moment later
+    assert told(news) == []
     made.remove()
     assert told(news) == []
     assert news._followed == {}

@@ -133,6 +133,7 @@ FORM = {"name": "x", "devices": {"ids": ["cpu:0"]}, "run": {"limit": "9m"},
         "task": {"command": ["true", "--lr", "1", "{seed}"]}}
 OPTIONS = {
     "sets": "--set run.grace=7 --set run.limit=90s", "mode": "--mode ddp", "count": "-n 1",
+    "nodes": "--nodes 1",
     "devices": "--devices cpu:1", "run_limit": "--limit 5m", "queued": "--queue",
     "metrics": r"--metric 'val: (\S+)' --metric 'acc=(\S+)'", "tags": "--tag a,b --tag c",
     "after": "--after {first}", "begin": "--begin '{later} 03:04'", "priority": "--priority 3",
@@ -151,7 +152,8 @@ def kept(run: Run) -> dict[str, object]:
             "place": member and replace(member, sweep="", begun=0.0)}
 
 
-@pytest.mark.parametrize("option", [param.name for param in run_command.params])
+@pytest.mark.parametrize("option", [  # -o is for runs that wait in Slurm's queue: test_slurm
+    param.name for param in run_command.params if param.name != "sbatch"])
 def test_each_option_does_what_it_does_in_a_shell_or_is_refused(option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     spec = from_dict(FORM)

@@ -42,16 +42,17 @@ class _Followed:
         self.watch = RunWatch(run, goes_on=StillOn(run)) if awake else None
         """None: nothing can happen to it before the time stamp of its state changes."""
         self.stamp = _stamp(run)
+        self._told = frozenset[str]()
 
     def look(self) -> Happened | None:
         before, self.stamp = self.stamp, _stamp(self.run)
         if self.watch is None and self.stamp != before:
-            self.watch = RunWatch(self.run, goes_on=StillOn(self.run))
+            self.watch = RunWatch(self.run, self._told, goes_on=StillOn(self.run))
         if self.watch is None:
             return None
         happened, state = self.watch.next_event(), self.watch.state
         if state is None or state.state == "queued" or (not state.live and self.watch.is_over()):
-            self.watch = None
+            self._told, self.watch = self.watch.told, None  # Slurm is heard of its end later
         return happened
 
 

@@ -122,7 +122,7 @@ class Teller:
         message = messages.of_run(what.event, what.state, what.progress, name=news.name,
                                   machine=socket.gethostname(), on=watch.where(news.run),
                                   why=what.why, now=time.time())
-        shown = getattr(self._app.screen, "run", None) == news.run
+        shown = getattr(self._app.screen, "run_folder", None) == news.run
         self._notify(message.title, message.text, toast=not shown,
                      good=what.event == "finished" and not message.warnings)
 

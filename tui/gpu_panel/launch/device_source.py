@@ -4,6 +4,7 @@ did in the last five minutes."""
 from __future__ import annotations
 
 import math
+import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,6 +177,8 @@ class DeviceSource:
         """Whether the machines in hosts.toml are watched, if there are any."""
         self.hosts_problem: str | None = None
         """What is wrong with hosts.toml, so that its hosts are not watched."""
+        self.slurm = False
+        """Whether runs can be submitted to Slurm here."""
 
     @property
     def hosts(self) -> tuple[HostSeen, ...]:
@@ -185,8 +188,15 @@ class DeviceSource:
         """Watch the machines in hosts.toml and those that are named."""
         from gpu_engine.remote.reach import hosts
 
+        def read() -> dict[str, Host]:
+            if shutil.which("sbatch") is not None:
+                from gpu_engine.slurm.submit import can_be_asked
+
+                self.slurm = can_be_asked()
+            return hosts.read()
+
         try:
-            there = await in_thread(hosts.read)
+            there = await in_thread(read)
             self.hosts_problem = None
         except UserError as err:
             there, self.hosts_problem = {}, str(err)

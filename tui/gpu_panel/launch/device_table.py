@@ -77,6 +77,8 @@ class DeviceTable:
     now: float = 0.0
     """Monotonic seconds, for the age of the hosts' figures."""
     wanted: frozenset[str] = frozenset()
+    slurm: str | None = None
+    """What is said of Slurm, if it is offered as a place; None: it is not."""
 
     @property
     def keys(self) -> list[str]:
@@ -145,8 +147,16 @@ def build(table: DeviceTable, width: int) -> Built:
         rows += [Row(d.key, (layout.line(d, width),)) for d in shown[machine.host] if layout]
         rows += _of_own(here.inventory, width) if machine is here else \
             _unseen(table, machine, width)
+    about = {d.key: d.about for d in every}
+    if table.slurm is not None:
+        on = row_keys.SLURM in table.ticked
+        box: Part = (TICKED, "accent") if on else (UNTICKED, "dim")
+        rows.append(Row(row_keys.SLURM, ((
+            box, (" slurm  ", "strong" * on), (fit(table.slurm, width - 9).rstrip(), "")),)))
+        about[row_keys.SLURM] = "how many, nodes and options of sbatch: in the form" if on else \
+            "space leaves the devices to Slurm"
     rows += [_text(text, style, width) for text, style in table.notes]
-    return Built(layout.header if layout else None, rows, {d.key: d.about for d in every})
+    return Built(layout.header if layout else None, rows, about)
 
 
 @dataclass(frozen=True, slots=True)

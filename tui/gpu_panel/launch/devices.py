@@ -58,6 +58,9 @@ A reading is one look at all figures, mostly once a second. A GPU is free if not
 its memory is empty, and it was used less than 10 % in each of the last three readings. A CPU slot
 is in use where each of them found it used 90 % or more; it can be ticked all the same.
 
+Where Slurm is installed it has a row: ticked, alone, the run is a job of Slurm, which chooses the
+devices. The form says how many, the nodes and options of sbatch; c asks for CPU slots instead.
+
 w notifies you when the device under the cursor is free, W when any is."""
 
     class Edited(Message):
@@ -102,7 +105,8 @@ w notifies you when the device under the cursor is free, W when any is."""
         self.paint()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        self._problems = tuple(p for p in problems if p.key.startswith("devices."))
+        """Show these, which are about what is ticked."""
+        self._problems = tuple(problems)
         self.paint()
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
@@ -161,7 +165,9 @@ w notifies you when the device under the cursor is free, W when any is."""
             draft.first_rank if draft else 0,
             device_table.of_runs(self._runs, time.time(), device_table.keys_of(machines)),
             device_table.notes(source, draft, self.resolved, self._problems),
-            now=time.monotonic(), wanted=frozenset(source.wanted))
+            now=time.monotonic(), wanted=frozenset(source.wanted),
+            slurm=None if draft is None or not (source.slurm or draft.on_slurm) else
+            f"Slurm chooses the {'CPU slots' if draft.on_slots else 'GPUs'}")
         self.repaint()
         self._entitle()
 
@@ -185,6 +191,8 @@ w notifies you when the device under the cursor is free, W when any is."""
     def ticked(self) -> tuple[str, ...]:
         """The keys of the ticked rows, in the order of the ranks."""
         draft, source = self._draft, self._source
+        if draft is not None and draft.on_slurm:
+            return (row_keys.SLURM,)
         if draft is None or not draft.hosts:
             return tuple(draft.ids) if draft is not None else ()
         inventories = {seen.host.name: seen.inventory for seen in source.hosts}
@@ -247,12 +255,17 @@ w notifies you when the device under the cursor is free, W when any is."""
     # --- what the person ticks -----------------------------------------------------------------
 
     def tick(self, ids: Sequence[str]) -> None:
-        """Tick exactly these devices, in the order of the ranks, as the person's own choice."""
+        """Tick exactly these devices, in the order of the ranks, as the person's own choice. Slurm
+        is alone: of it and devices, what was ticked last stays."""
         if self._draft is None:  # no preset has been read yet
             return
         self.resolved = True
-        before, entries = self._draft.mode, row_keys.entries(ids)
-        self._draft.tick(ids, entries)
+        before = self._draft.mode
+        if list(ids[-1:]) == [row_keys.SLURM]:
+            self._draft.tick_slurm()
+        else:
+            ids = [key for key in ids if key != row_keys.SLURM]
+            self._draft.tick(ids, row_keys.entries(ids))
         mode = modes.find(self._draft.mode)
         if mode is not None and mode.name != before:
             self.notify(f"{units.counted(len(ids), 'device')}: {mode.short}", markup=False)
@@ -276,8 +289,17 @@ w notifies you when the device under the cursor is free, W when any is."""
         """The machine under the cursor; None: this one."""
         return row_keys.split(self.key_at_cursor or "")[0]
 
+    def _at_slurm(self) -> bool:
+        """Whether the cursor is on Slurm's row, which has no devices; then says so."""
+        there = self.key_at_cursor == row_keys.SLURM
+        if there:
+            self.notify("Slurm chooses the devices; the form says how many", title="Slurm")
+        return there
+
     def action_tick_all(self) -> None:
         """All free ones of the machine under the cursor; where these are ticked already, none."""
+        if self._at_slurm():
+            return
         host, ticked = self._host, self.ticked
         machine = self._source.machine(host)
         usable = [key for name in (machine.usable if machine is not None else ())
@@ -291,6 +313,8 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     @guarded("free", exclusive=True)
     async def action_tick_free(self) -> None:
+        if self._at_slurm():
+            return
         count = max(1, len(set(self.ticked)))
         chosen = await self._source.freest_of(self._host, count)
         if chosen is None:
@@ -302,6 +326,8 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     def action_move_rank(self, by: int) -> None:
         """Swap the rank under the cursor with its neighbour."""
+        if self._at_slurm():
+            return
         order, key = list(self.ticked), self.key_at_cursor
         if key in order and 0 <= (at := order.index(key)) + by < len(order):
             order[at], order[at + by] = order[at + by], order[at]
@@ -310,7 +336,7 @@ w notifies you when the device under the cursor is free, W when any is."""
     # --- waiting for a device ------------------------------------------------------------------
 
     def action_wait(self) -> None:
-        if (key := self.key_at_cursor) is not None:
+        if (key := self.key_at_cursor) is not None and not self._at_slurm():
             self._wait_for(key, [key])
 
     def action_wait_any(self) -> None:
@@ -331,6 +357,11 @@ w notifies you when the device under the cursor is free, W when any is."""
     async def action_other_kind(self) -> None:
         before, draft = self._source.inventory, self._draft
         if before is None or draft is None:
+            return
+        if draft.on_slurm:
+            draft.other_kind_on_slurm()
+            self.paint()
+            self.post_message(self.Edited())
             return
         found = await self._source.offer("gpu" if before.is_cpu else "cpu")
         if found.source == before.source:

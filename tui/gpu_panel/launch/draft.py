@@ -19,7 +19,7 @@ from gpu_engine.devices.records import Inventory, Snapshot
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes, presets
 from gpu_engine.spec.catalog import TaskField
-from gpu_engine.spec.host_names import LOCAL, HostDevices
+from gpu_engine.spec.host_names import LOCAL, SLURM, HostDevices
 from gpu_engine.spec.presets import Preset
 from gpu_engine.spec.read import apply_set, from_dict, spelled_out
 from gpu_engine.spec.schema import ONE_OF, RunSpec, keys
@@ -40,6 +40,14 @@ class Draft:
         self.devices: dict[str, Any] = to_dict(self._origin, defaults=False).get("devices", {})
         """The section `devices`, with what is ticked now."""
         self._preset_devices = copy.deepcopy(self.devices)
+        self._preset_on_slurm = self.on_slurm = _is_for_slurm(self._origin)
+        """Whether it is for nodes that Slurm chooses. Their number of devices is a text then."""
+        self._slurm: list[str] = self._preset_devices["hosts"] if self.on_slurm else [SLURM]
+        """The entries of `devices.hosts` for a run on Slurm."""
+        if self.on_slurm:
+            slots = self._preset_devices["hosts"][0].count("cpu:")
+            if (count := self.devices.pop("pick", None) or slots):
+                self.texts["devices.pick"] = str(count)
         self._loaded = self.data
         if spec is not None and preset is not None and spec.task.command is None:
             self._loaded = Draft(None, preset).data
@@ -63,9 +71,22 @@ class Draft:
         data: dict[str, Any] = {}
         mode = modes.find(self.text("parallel.mode"))
         for key, text in self.texts.items():
-            if mode is None or mode.applies(key):
+            if self._applies(key, mode):
                 apply_set(data, f"{key}={text}")
-        return data | ({"devices": copy.deepcopy(self.devices)} if self.devices else {})
+        if not self.on_slurm:
+            return data | ({"devices": copy.deepcopy(self.devices)} if self.devices else {})
+        count = data.get("devices", {}).get("pick", 1)
+        if self.on_slots and type(count) is int and 0 < count < 10_000:
+            return data | {"devices": {
+                "hosts": [f"{SLURM}:" + ",".join(f"cpu:{i}" for i in range(count))]}}
+        return data | {"devices": copy.deepcopy(self.devices) | data.get("devices", {})}
+
+    def _applies(self, key: str, mode: modes.Mode | None) -> bool:
+        """Whether a key has an effect where the run is to be. What is for Slurm alone is no
+        problem once the person has ticked devices instead."""
+        if key in ("devices.pick", "run.sbatch"):
+            return self.on_slurm or (key == "run.sbatch" and not self.ids_by_hand)
+        return mode is None or mode.applies(key) or (self.on_slurm and key == "parallel.nodes")
 
     @property
     def typed(self) -> tuple[dict[str, str], dict[str, Any]]:
@@ -124,6 +145,8 @@ class Draft:
             if key == "parallel.mode":
                 self._mode_chosen, self._mode_before = True, None
                 self._mode(text)
+        if key == "devices.pick":
+            self._fit_mode(int(text) if text.isdecimal() and len(text) < 5 else 1)
 
     def put_param(self, field: TaskField, text: str) -> None:
         """Take the text of a task's parameter. A parameter of type str keeps "123" a string."""
@@ -143,6 +166,8 @@ class Draft:
         mode = modes.find(name)
         if mode is not None and mode.several_nodes:
             self.texts.setdefault("parallel.nodes", "2")
+        elif self.on_slurm:  # where several nodes would mean another mode
+            self.texts.pop("parallel.nodes", None)
 
     # --- where it is from, and whether it was changed ------------------------------------------
 
@@ -183,10 +208,10 @@ class Draft:
         """The spec to save as a preset. Ticked cards are named by UUID; if nothing was ticked by
         hand, the devices stay as the preset had them. Raises SpecError."""
         data = self.data
-        if not self.ids_by_hand:
+        if not self.ids_by_hand and not self.on_slurm:
             if self._preset_devices or self._names_none:
                 data["devices"] = self._preset_devices
-        elif inventory is not None and not self.hosts:
+        elif inventory is not None and self.ids:
             known = [(name, inventory.find(name)) for name in self.ids]
             data["devices"]["ids"] = [d.uuid if d and d.uuid else name for name, d in known]
         return from_dict(data)
@@ -209,22 +234,25 @@ class Draft:
     def any_of(self) -> list[str]:
         """The entries of `devices.hosts` that stand for machines of which one is chosen."""
         hosts = self._preset_devices.get("hosts")
-        several = isinstance(hosts, list) and (
+        several = isinstance(hosts, list) and not self._preset_on_slurm and (
             "pick" in self._preset_devices or any(HostDevices(str(h)).several for h in hosts))
         return list(hosts) if isinstance(hosts, list) and several else []
 
     @property
     def hosts(self) -> list[str]:
-        """The entries where other machines take part; `ids` is empty then, as ours are here."""
-        hosts = self.devices.get("hosts")
+        """The entries where other machines take part; `ids` is empty then, as ours are here. None
+        for Slurm."""
+        hosts = None if self.on_slurm else self.devices.get("hosts")
         return list(hosts) if isinstance(hosts, list) and hosts != self.any_of else []
 
     @property
     def mode(self) -> str:
-        """The mode that it runs in: the chosen one, unless the number of hosts says another."""
-        chosen = self.text("parallel.mode")
+        """The mode that it runs in: the chosen one, unless the number of hosts, or of Slurm's
+        nodes, says another."""
+        chosen, nodes = self.text("parallel.mode"), self.value("parallel.nodes")
+        many = len(self.hosts) if not self.on_slurm else nodes if isinstance(nodes, int) else 1
         try:
-            return modes.over_hosts(len(self.hosts), chosen)
+            return modes.over_hosts(many, chosen)
         except SpecError:  # the review reports it
             return chosen
 
@@ -239,13 +267,35 @@ class Draft:
         `devices.hosts` for them, where they are on several machines or on another one. The mode
         follows while it can't use so many."""
         self.ids_by_hand = True
-        self.absent = ()
+        self.absent, self.on_slurm = (), False
         self.devices = {"ids": list(ids)} if hosts is None else {"hosts": list(hosts)}
         self.devices |= self._shared
+        self._fit_mode(len(ids))
+
+    def tick_slurm(self) -> None:
+        """Leave the devices to Slurm, as the preset does if it is for Slurm; at first as many as
+        are ticked now."""
+        if len(self.ids) > 1:
+            self.texts.setdefault("devices.pick", str(len(self.ids)))
+        self.ids_by_hand, self.on_slurm = True, True
+        self.absent, self.devices = (), {"hosts": list(self._slurm)}
+
+    @property
+    def on_slots(self) -> bool:
+        """Whether Slurm is asked for CPU slots, of which `devices.hosts` then says how many."""
+        return len(self._slurm) == 1 and self._slurm[0].startswith(f"{SLURM}:cpu:")
+
+    def other_kind_on_slurm(self) -> None:
+        """Have Slurm give CPU slots in place of GPUs, or GPUs again."""
+        self._slurm = [SLURM] if self.on_slots else [f"{SLURM}:cpu:0"]
+        self.tick_slurm()
+
+    def _fit_mode(self, devices: int) -> None:
+        """Have the mode follow while it can't use so many devices of a node."""
         mode = self._mode_before or self.text("parallel.mode")
         if self._mode_chosen or modes.find(mode) is None:
             return
-        fits = modes.over_devices(len(ids), mode)
+        fits = modes.over_devices(devices, mode)
         self._mode_before = mode if fits != mode else None
         if fits != self.text("parallel.mode"):
             self._mode(fits)
@@ -260,7 +310,10 @@ class Draft:
 
     @property
     def picks(self) -> int | None:
-        """How many of the freest devices the preset asks for; None if it names devices."""
+        """How many of the freest devices the preset asks for; None if it names devices, or leaves
+        them to Slurm."""
+        if self._preset_on_slurm:
+            return None
         pick = 1 if self._names_none else self._preset_devices.get(
             "pick", 1 if self.any_of else None)
         return pick if isinstance(pick, int) and not self._preset_devices.get("ids") else None
@@ -291,7 +344,7 @@ class Draft:
             found = [(str(name), inventory.find(str(name))) for name in names]
             chosen = [device for _, device in found if device is not None]
             self.absent = tuple(name for name, device in found if device is None)
-        elif self.hosts:
+        elif self.hosts or self.on_slurm:
             return  # theirs are ticked as soon as those machines have been seen
         elif self.picks:
             chosen = freest(self.picks, inventory, snapshots, leases)
@@ -338,7 +391,7 @@ def first_draft(name: str | None, assignments: Sequence[str], command: Sequence[
 def texts_of(spec: RunSpec) -> dict[str, str]:
     """What differs from the defaults, as it would be typed, without the devices."""
     found = {d.key: d.after for d in compare(RunSpec(), spec) if d.after is not None
-             and not d.key.startswith(("devices.", "run.env."))}
+             and not d.key.startswith(("devices.", "run.env.", "run.sbatch."))}
     if spec.task.command is not None:
         # As one would type it: quoted for a shell, but with placeholders unquoted.
         plain = [re.sub(r"\{[\w.]+\}", "x", word) for word in spec.task.command]
@@ -348,7 +401,22 @@ def texts_of(spec: RunSpec) -> dict[str, str]:
     if spec.run.env:
         found["run.env"] = " ".join(f"{name}={shlex.quote(str(text))}"
                                     for name, text in spec.run.env.items())
+    if spec.run.sbatch:
+        found["run.sbatch"] = " ".join(f"{name}={shlex.quote(text)}" if text else name
+                                       for name, text in spec.run.sbatch.items())
     return found
+
+
+def _is_for_slurm(spec: RunSpec) -> bool:
+    """Whether Slurm chooses its nodes. Blocks where devices.hosts names it."""
+    if SLURM not in str(spec.devices.hosts):
+        return False
+    from gpu_engine.launching import launcher
+
+    try:
+        return launcher.is_for_slurm(spec)
+    except UserError:  # hosts.toml can't be read, as the review says; no host is asked
+        return True
 
 
 def _meaning(data: dict[str, Any]) -> Any:

@@ -32,7 +32,7 @@ from gpu_engine.plan import own_command
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec import modes
 from gpu_engine.spec.catalog import TaskField, TaskInfo, key_docs
-from gpu_engine.spec.schema import SECTIONS, keys
+from gpu_engine.spec.schema import SECTIONS, TABLES, keys
 from gpu_engine.spec.typed_command import one_line
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.painting import put
@@ -47,13 +47,18 @@ _HEAD, _LABEL = 7, 20
 _IN_A_ROW, _GAP = 2, 2
 _WIDEST = 14
 """Cells of options side by side; wider ones show only the chosen one, and a menu."""
-_WHOLE_ROW = ("task.use", "task.command", "parallel.mode", "run.env", "run.python")
-_HEADS = {"parallel": "Mode", "batch": "Batch", "amp": "AMP", "train": "Train", "run": "Run"}
+_WHOLE_ROW = ("task.use", "task.command", "parallel.mode", "run.env", "run.python", "run.sbatch")
+_SLURM = ("devices.pick", "run.sbatch")
+"""What is asked for Slurm alone."""
+_HEADS = {"devices": "Slurm", "parallel": "Mode", "batch": "Batch", "amp": "AMP", "train": "Train",
+          "run": "Run"}
 _PLACEHOLDERS = {"task.use": "module:Class or path/to/file.py:Class", "train.epochs": "1",
                  "task.command": "python train.py --batch-size {batch.per_gpu}",
-                 "run.env": "none; for example NCCL_DEBUG=INFO"}
+                 "run.env": "none; for example NCCL_DEBUG=INFO", "devices.pick": "1",
+                 "run.sbatch": "none; for example account=vision exclusive"}
 """What an empty field shows, where that is not the default."""
 _LABELS = {
+    "devices.pick": "devices of a node", "run.sbatch": "options of sbatch",
     "parallel.master_addr": "master address", "parallel.node_rank": "rank of this node",
     "parallel.timeout": "timeout (s)", "parallel.bucket_cap_mb": "bucket (MiB)",
     "parallel.static_graph": "always same graph", "parallel.find_unused": "unused parameters",
@@ -73,7 +78,7 @@ _LABELS = {
     "run.oom_snapshot": "memory snapshot"}
 """Keys whose names are no words for a label."""
 NO_FIELD = frozenset({"task.params", "parallel.node_devices",
-                      *(key for key in keys() if key.startswith("devices."))})
+                      *(key for key in keys() if key.startswith("devices.") and key not in _SLURM)})
 """Keys without a field: devices are ticked, and each of a task's params has its own."""
 
 
@@ -122,6 +127,10 @@ def of_key(dotted: str) -> Field:
         notes = tuple(m.help for m in modes.every())
         about = ". ".join(f"{m.short}: {m.help}" for m in modes.every()) \
             + ". A script with its own ranks: DP"
+    elif dotted == "devices.pick":
+        about = "How many devices of each node Slurm is asked for"
+    elif dotted == "run.sbatch":
+        about = "Options of sbatch by their long names: account=vision time=04:00:00 exclusive"
     elif dotted == "task.command":
         about = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
             "{" + name + "}" for name in own_command.PLACEHOLDERS) + "; write {{ for a brace"
@@ -233,7 +242,9 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         yield from (row for row, _ in self._rows)
         yield Vertical(id="params")
         for section in (s for s in SECTIONS if s in _HEADS):
-            fields = [f for key, f in FIELDS.items() if key.startswith(f"{section}.")]
+            fields = [f for key, f in FIELDS.items() if (
+                key in _SLURM if section == "devices" else
+                key.startswith(f"{section}.") and key not in _SLURM)]
             made = self._made(_HEADS[section], [FIELDS["name"]] * (section == "run") + fields)
             self._rows += made
             yield from (row for row, _ in made)
@@ -345,6 +356,10 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
 
     def _has(self, key: str, mode: modes.Mode | None) -> bool:
         draft, kind = self.draft, self._kind
+        if key in (*_SLURM, "parallel.nodes") and draft.on_slurm:
+            return True
+        if key in _SLURM:  # what has no effect elsewhere is refused, in sight
+            return key in draft.data.get("run", {})
         if key in ("task.use", "task.command"):
             return kind == (OWN_CLASS if key == "task.use" else OWN_COMMAND)
         # What a command has no placeholder for has no effect, nor what is for a command on a task.
@@ -354,8 +369,11 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
             return draft.says(key)
         if key == "train.lr_reference_batch":
             return draft.text("train.lr_scale") != "none" or draft.says(key)
-        if draft.hosts and key in ("parallel.nodes", "parallel.node_rank"):
+        if (draft.hosts or draft.on_slurm) and key in ("parallel.nodes", "parallel.node_rank"):
             return False  # they follow from the hosts
+        if draft.on_slurm and mode is not None and mode.several_nodes and key in (
+                "parallel.master_addr", "parallel.master_port"):
+            return False  # where they meet is the first node's affair
         return mode is None or mode.applies(key)
 
     # --- problems ------------------------------------------------------------------------------
@@ -454,15 +472,15 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
 
 def field_of(problem_key: str) -> str:
     """The key of the field that shows a problem of `problem_key`."""
-    return "run.env" if problem_key.startswith("run.env.") else problem_key
+    return next((t for t in TABLES if problem_key.startswith(f"{t}.")), problem_key)
 
 
 def _problem(problem: Problem, label: str) -> str:
     """The text below a field: "✗ master port: the port is taken …"."""
     if problem.key == "task.command":  # which word of the command
         label = problem.value if isinstance(problem.value, str) else ""
-    elif problem.key.startswith("run.env."):
-        label = problem.key.removeprefix("run.env.")
+    elif (field := field_of(problem.key)) != problem.key:
+        label = problem.key.removeprefix(f"{field}.")
     message = clean(problem.message)
     return f"✗ {clean(label)}: {message}" if label else f"✗ {message}"
 

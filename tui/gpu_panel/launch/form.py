@@ -224,7 +224,8 @@ type in a field, digits and letters go into it: esc leaves it."""
             spec = draft.to_save(self._source.inventory)
         except SpecError as err:  # whose title is of a launch
             raise UserError(f"The preset can't be saved:\n{err}") from None
-        devices = f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
+        devices = "those that Slurm chooses" if draft.on_slurm else \
+            f"the {spec.devices.pick} freest at launch" if spec.devices.pick else \
             ", ".join(spec.devices.hosts or spec.devices.ids or ["none"])
         name = await self.app.push_screen_wait(AskLine(
             "Save preset", before.name if before and "/" not in before.name else

@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.widgets import Button, Static
 
 from gpu_engine.common import units
-from gpu_engine.common.clean import clean
+from gpu_engine.common.clean import clean, clean_text
 from gpu_engine.spec import modes
 from gpu_panel import keys
 from gpu_panel.common.clipboard import copy
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _GAP = "   "
 _MOST_RANKS = 8
 _MOST_PROBLEMS = 4
+_FOLDER = "{run.dir} is the run's folder, which gets its name at launch."
 
 
 class PlanPane(VerticalScroll, Pane):
@@ -53,6 +54,7 @@ opens the form, in which all of it is chosen."""
     def __init__(self) -> None:
         super().__init__(id=self.NAME)
         self._plan: LaunchPlan | None = None
+        self._script: str | None = None
         self._again = ""
         self.entitle("")
 
@@ -65,7 +67,8 @@ opens the form, in which all of it is chosen."""
         self.border_title = Content(" ─ ".join(filter(None, (
             self.TITLE, clean(draft), f"! {units.counted(many, 'warning')}" * bool(many)))))
         self.border_subtitle = " · ".join(
-            ["enter form", *["y copy", "v processes"] * (self._plan is not None)])
+            ["enter form", *["y copy", "v batch script" if self._script else "v processes"] * (
+                self._plan is not None)])
 
     @cached_property
     def _launch(self) -> Button:
@@ -90,7 +93,7 @@ opens the form, in which all of it is chosen."""
         """Show the plan, or the problems if there are any. `draft`: its title. `again`: how it
         differs from the run whose settings were loaded. `labels`: for each
         problem that of the field below which the form shows it now, else ""; [] for none."""
-        self._plan, self._again = review.plan, again
+        self._plan, self._again, self._script = review.plan, again, review.script
         lines = self._of_plan(review.plan) if review.plan is not None else \
             _of_problems(review.problems, labels)
         self._show(lines, "Launch  ^l", now=not review.problems)
@@ -127,7 +130,7 @@ opens the form, in which all of it is chosen."""
             self.notify("No processes to show: the form has problems",
                         severity="warning")
             return
-        self.app.push_screen(ProcessesScreen(self._plan))
+        self.app.push_screen(ProcessesScreen(self._plan, self._script))
 
 
 def _what(plan: LaunchPlan) -> list[str]:
@@ -172,7 +175,10 @@ def as_before(run_id: str, differences: Sequence[Difference]) -> str:
 
 
 def _ranks(plan: LaunchPlan) -> list[Content]:
-    """Which device each rank sees; where it runs on hosts, a line each."""
+    """Which device each rank sees; where it runs on hosts, a line each. Of a run on Slurm what it
+    is asked for."""
+    if not plan.ranks and plan.chosen is not None:
+        return [Content(clean(plan.chosen))]
     hosts = list(dict.fromkeys(r.host for r in plan.ranks))
     if hosts != [None]:
         width = max(len(host or "") for host in hosts)
@@ -193,11 +199,16 @@ def _line(ranks: Sequence[RankPlan]) -> Content:
 
 
 class ProcessesScreen(Sheet):
-    """Shows the arguments and the added environment of each process."""
+    """Shows the arguments and the added environment of each process; of a run on Slurm the batch
+    script."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("v", "dismiss", "close")]
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, script: str | None = None) -> None:
+        if script is not None:
+            super().__init__("Batch script, which sbatch is given", Content.assemble(
+                clean_text(script), "\n", (_FOLDER, "$text-muted")))
+            return
         hosts = {p.host for p in plan.processes}
         where = f"on {len(hosts)} machines" if len(hosts) > 1 else "on this machine" \
             if hosts == {None} else f"on {plan.processes[0].host}"
@@ -205,8 +216,6 @@ class ProcessesScreen(Sheet):
 
 
 def processes_text(plan: LaunchPlan) -> Content:
-    from gpu_engine.plan.records import RUN_DIR  # after the first frame
-
     parts: list[Content] = []
     for number, process in enumerate(plan.for_people().processes):
         ranks = ", ".join(map(str, process.ranks))
@@ -223,8 +232,7 @@ def processes_text(plan: LaunchPlan) -> Content:
                 parts.append(Content.assemble((f"  {label} ", "$text-muted"),
                                               ", ".join(map(str, words))))
         parts.append(Content(""))
-    parts.append(Content.styled(f"{RUN_DIR} is the run's folder, which gets its name at launch.",
-                                "$text-muted"))
+    parts.append(Content.styled(_FOLDER, "$text-muted"))
     if any(p.env.get("MASTER_PORT") == "0" for p in plan.processes):
         parts.append(Content.styled("MASTER_PORT 0 is any free port, taken at launch.",
                                     "$text-muted"))

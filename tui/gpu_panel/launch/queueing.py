@@ -22,6 +22,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.plan.build import arguments
 from gpu_engine.queue import submit
+from gpu_engine.runs import job
 from gpu_engine.runs.notes import parse_tags
 from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import apply_sets, from_dict
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run
     from gpu_panel.launch.draft import Draft
 
-_SPEC = ("sets", "mode", "devices", "count", "run_limit", "metrics")
+_SPEC = ("sets", "mode", "devices", "count", "nodes", "sbatch", "run_limit", "metrics")
 _SWEEP = ("grid", "repeat", "stop_worse", "halving")
 _WHEN = ("after", "begin", "priority")
 """Options of `gpu-engine run` that can be given here, beside --tag and --queue."""
-HINT = "enter is enough; or --after RUN --begin 22:00 --priority 1"
+HINT = "enter is enough; or --after RUN --begin 22:00"
 
 
 def to_vary(spec: RunSpec) -> str:
@@ -89,8 +90,11 @@ def put(spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory, t
                       "; ".join(found.warnings), line)
     prepared = submit.prepare(asked, inventory)
     run = submit.submit(asked, when, prepared, base=base, tags=tags)
+    there = job.read(run.path)
+    said = f"Run {run.id} waits in the queue" if there is None else \
+        f"Run {run.id}: {there.sentence()}"
     warnings = "; ".join(filter(None, (prepared.kept.doubt, *run.require_plan().warnings)))
-    return Queued(run, f"Run {run.id} waits in the queue", warnings, line)
+    return Queued(run, said, warnings, line)
 
 
 def _given(context: click.Context) -> Iterator[click.Parameter]:
@@ -132,9 +136,10 @@ class QueueDialog(SubmitDialog):
     """
 
     def __init__(self, spec: RunSpec, base: tuple[str, RunSpec] | None, inventory: Inventory,
-                 typed: str) -> None:
+                 typed: str, *, on_slurm: bool = False) -> None:
         super().__init__()
         self._spec, self._base, self._inventory, self._typed = spec, base, inventory, typed
+        self._on_slurm = on_slurm
 
     def compose(self) -> ComposeResult:
         devices = self._spec.devices
@@ -144,13 +149,16 @@ class QueueDialog(SubmitDialog):
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(f"Put {self._spec.name} into the queue")
             box.border_subtitle = "enter queue it · esc cancel"
-            yield Static(harmless(
+            told = ("It waits in Slurm's queue, which starts it. Options as of gpu-engine run: "
+                    "-n 2 for two devices of each node, --nodes 2, -o account=vision; "
+                    ) if self._on_slurm else (
                 f"It waits for {named}, and starts by itself, also when the panel is closed. "
                 "Options as of gpu-engine run: -n 2 waits for any two devices, --set "
-                "devices.free_gib=20 for so much memory on each; --grid "
-                "train.lr=1e-3,3e-4 and --repeat N make a sweep."), classes="dialog-note")
-            yield Input(self._typed, compact=True, id="queue-options", placeholder=HINT,
-                        select_on_focus=False)
+                "devices.free_gib=20 for so much memory on each; ")
+            yield Static(harmless(f"{told}--grid train.lr=1e-3,3e-4 and --repeat N make a sweep."),
+                         classes="dialog-note")
+            yield Input(self._typed, compact=True, id="queue-options", select_on_focus=False,
+                        placeholder=HINT + " --priority 1" * (not self._on_slurm))
             yield Static("", id="trouble", markup=False)
 
     async def submit(self) -> None:
@@ -173,7 +181,7 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
     typed += f"--set devices.hosts={','.join(where)} " if where else ""
     typed += to_vary(spec) if vary else ""
     queued: Queued | None = await app.push_screen_wait(
-        QueueDialog(spec, draft.base, inventory, typed))
+        QueueDialog(spec, draft.base, inventory, typed, on_slurm=draft.on_slurm))
     if queued is not None:
         same.done(app, queued.said, [queued.words])
         if queued.warnings:

@@ -16,14 +16,15 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import preflight
-from gpu_engine.launching.launcher import Prepared, prepare
+from gpu_engine.launching.launcher import Prepared, is_for_slurm, prepare
 from gpu_engine.plan import without_effect
-from gpu_engine.plan.records import Interpreter, LaunchPlan
+from gpu_engine.plan.records import RUN_DIR, Interpreter, LaunchPlan
 from gpu_engine.remote.reach.hosts import LOCAL, Host
 from gpu_engine.remote.reach.protocol import VERSION, Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import nodes, survey
 from gpu_engine.runs import disk_room
+from gpu_engine.slurm import submit as slurm
 from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -43,6 +44,8 @@ class Review:
     over_hosts: LaunchPlan | None = None
     """What would run on hosts, by what was seen of them; None if the run uses no hosts."""
 
+    script: str | None = None
+    """The batch script of a run that Slurm is to start; None: it is for no Slurm."""
     interpreter: Interpreter | None = None
     """What a task's ranks run in here; None: nothing has torch, not known, or an own command."""
 
@@ -89,6 +92,8 @@ def review(data: dict[str, Any], inventory: Inventory,
         return Review((full,))
     try:
         spec = from_dict(data)
+        if is_for_slurm(spec):
+            return Review((), prepare(spec, base=base), script=slurm.script_of(spec, RUN_DIR))
         if spec.devices.hosts is not None:
             return _over_hosts(spec, inventory, base, hosts)
         taken = choose.of_spec(spec)

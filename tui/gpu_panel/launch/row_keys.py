@@ -16,6 +16,10 @@ ANY = ""
 """Stands for any device."""
 
 
+SLURM = "slurm"
+"""Of the row that leaves the choice to Slurm: no device of this machine is called so."""
+
+
 ALL = ""
 """Stands for all devices of a host that has not said which it has."""
 

@@ -211,7 +211,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs. `unread`: the number of those that are not read yet."""
         self.lines, self._unread = tuple(found), unread
-        self.waiting = sum(line.waits for line in found)
+        self.waiting = sum(line.state == "queued" for line in found)
         self.live = sum(line.live for line in found) - self.waiting
         if self.marked:
             self.marked &= {line.id for line in found}
@@ -618,7 +618,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         if (line := self.line_at_cursor) is None:
             return
         if not line.waits:
-            self.notify(f"Run {line.id} does not wait in the queue: it is {line.state}",
+            self.notify("Slurm orders its own queue" if line.state == "queued" else
+                        f"Run {line.id} does not wait in the queue: it is {line.state}",
                         markup=False)
             return
         from gpu_engine.queue import serve

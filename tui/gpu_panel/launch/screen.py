@@ -12,6 +12,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import compress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -307,9 +308,9 @@ class LaunchScreen(PaneScreen):
     def _show_review(self, found: Review) -> None:
         self.review = found
         self.form.show_review(found)
-        self.devices.show_problems(found.problems)
+        of_devices = [self._is_of_ticks(problem) for problem in found.problems]
+        self.devices.show_problems([*compress(found.problems, of_devices)])
         self._paint_plan()
-        of_devices = [p.key.startswith("devices.") for p in found.problems]
         self.bar.mark("devices", "✗" if any(of_devices) else "")
         self.bar.mark("form", "" if all(of_devices) else "✗")
 
@@ -473,8 +474,12 @@ class LaunchScreen(PaneScreen):
         if problems:
             first = problems[0]
             self.notify(str(first), title=title, severity="error", markup=False)
-            self.action_pane("devices" if first.key.startswith("devices.") else "form")
+            self.action_pane("devices" if self._is_of_ticks(first) else "form")
             self.form.focus_problem()
+
+    def _is_of_ticks(self, problem: Problem) -> bool:
+        """Whether it is about what is ticked: Slurm's number of devices has a field."""
+        return problem.key.startswith("devices.") and not any(self.form.labels([problem]))
 
     # --- the details of a device ---------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from textual.widgets import Button, Input, Static
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.run import parts
-from gpu_engine.runs import attempts, checkpoints, leftovers
+from gpu_engine.runs import attempts, checkpoints, job, leftovers
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -33,7 +33,7 @@ class ResumeOptions:
     length: int | None = None
     """How long the run is to train in all; None for an own command, which decides that."""
     steps: tuple[int, ...] = ()
-    """Those of the checkpoints on this machine."""
+    """Those of the checkpoints on this machine that it can start from."""
     host: str | None = None
     """The host that has the checkpoints; None: this machine."""
 
@@ -51,7 +51,9 @@ class ResumeOptions:
         train = train if isinstance(train, dict) else {}
         unit = "steps" if train.get("steps") is not None else "epochs"
         host = next((p.host for p in parts.read(run.path) if p.node == 0), None)
-        saved = checkpoints.listed(run.checkpoints) if host is None else ()
+        slurm = job.read(run.path)  # which goes on from the newest
+        only_newest = slurm is not None and slurm.request is not None
+        saved = checkpoints.listed(run.checkpoints) if host is None and not only_newest else ()
         steps = (checkpoints.step_of(path.name) for path in saved)
         return cls(state, checkpoint, unit, train.get(unit, 1),
                    tuple(step for step in steps if step is not None), host)

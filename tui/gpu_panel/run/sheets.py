@@ -28,8 +28,9 @@ from gpu_panel.run.store import RunStore
 
 
 def about(store: RunStore, now: float, size: int | None = None,
-          written: Sequence[str] = ()) -> list[Content]:
-    """The whole sheet. `now`: Unix seconds; `size`: of the folder, bytes; `written`: notes."""
+          written: Sequence[str] = (), slurm: job.Job | None = None) -> list[Content]:
+    """The whole sheet. `now`: Unix seconds; `size`: of the folder, bytes; `written`: notes;
+    `slurm`: its job."""
     state = store.state
     out: list[Content] = []
     if state is not None:
@@ -46,6 +47,9 @@ def about(store: RunStore, now: float, size: int | None = None,
              + ("" if size is None else f", {units.size(size)}")]
     if plan is not None and plan.cwd:
         where.append(f"runs in     {clean(plan.cwd, 1000)}")
+    if slurm is not None:
+        where.append(f"Slurm       job {slurm.id}" + (
+            f" on {clean(slurm.nodes, 1000)}" if slurm.nodes else ""))
     if store.view.saved is not None and store.view.saved.path:
         held = "" if store.view.saved.size is None else f", {units.size(store.view.saved.size)}"
         where.append(f"checkpoint  {clean(store.view.saved.path, 1000)}{held}")
@@ -105,6 +109,7 @@ class AboutRun(Sheet):
         self._store, self._clock = store, clock
         self._bytes: int | None = None
         self._written: list[str] = []
+        self._slurm: job.Job | None = None
 
     def on_mount(self) -> None:
         self._paint()
@@ -114,13 +119,14 @@ class AboutRun(Sheet):
     @work(exit_on_error=False)
     async def _measure(self) -> None:
         path = self._store.run.path
+        self._slurm = await in_thread(lambda: job.read(path))
         self._written = await in_thread(lambda: notes.lines(notes.read(path)))
         self._bytes = await in_thread(self._store.run.size)
         self._paint()
 
     def _paint(self) -> None:
         put(self.text, Content("\n").join(about(self._store, self._clock(), self._bytes,
-                                                self._written)))
+                                                self._written, self._slurm)))
 
 
 class TraceSheet(Sheet):

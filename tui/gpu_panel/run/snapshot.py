@@ -44,18 +44,21 @@ class Look(NamedTuple):
 def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable[RankView],
          turn: Turn | None = None) -> Look:
     """Look at a run. `plan`, `attempt` and `turn`: those known so far; the plan is read again for
-    another attempt, as a resume changes it, and once the run's turn has come, as only then its
-    devices are known. Raises no OSError: what can't be read is left out."""
+    another attempt, as a resume changes it, and once the run's turn has come or a rank is new, as
+    only then its devices, or the nodes of its job, are known. Raises no OSError: what can't be read
+    is left out."""
     state = run.state()
     waited, turn = turn is not None, _turn(run) if state.state == "queued" else None
-    if plan is None or attempt not in (None, state.attempt) or (waited and turn is None):
+    seen = set(ranks_with_files(run.path))
+    known = {r.rank for r in plan.ranks} if plan is not None else set[int]()
+    if plan is None or attempt not in (None, state.attempt) or (waited and turn is None) \
+            or seen - known:
         plan = run.plan()
-    ranks = sorted({r.rank for r in plan.ranks} | set(ranks_with_files(run.path))
-                   if plan is not None else ranks_with_files(run.path))
+        known = {r.rank for r in plan.ranks} if plan is not None else known
     left = leftovers.processes(run.path) if state.state == "lost" else []
     here = plan is None or not plan.on_hosts
     silent = _silent(views) if state.live and here else {}
-    return Look(state, ranks, plan, left, _launchers(run), _suspended(state, silent),
+    return Look(state, sorted(seen | known), plan, left, _launchers(run), _suspended(state, silent),
                 disk_room.silence(run.path) if silent else None, turn,
                 notes.read(run.path).name)
 
