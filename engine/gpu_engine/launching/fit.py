@@ -185,13 +185,13 @@ def proposal(batch: Batch, most: int) -> Batch | None:
 
 def require_triable(spec: RunSpec) -> None:
     """Raises UserError where nothing can be tried for `spec`."""
+    if any(host.partition(":")[0] == SLURM for host in spec.devices.hosts or ()):
+        raise UserError("fit tries the devices of the machine that it runs on: on a node of Slurm, "
+                        "srun --gpus=1 --pty gpu-engine fit …")
     words = spec.task.command
     if words is not None and "batch.per_gpu" not in own_command.used(words):
         raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
                         "one")
-    if any(host.partition(":")[0] == SLURM for host in spec.devices.hosts or ()):
-        raise UserError("fit tries the devices of the machine that it runs on: on a node of Slurm, "
-                        "srun --gpus=1 --pty gpu-engine fit …")
     if spec.devices.hosts or spec.parallel.nodes > 1:
         raise UserError("fit tries the devices of one machine: run gpu-engine fit on each")
 
