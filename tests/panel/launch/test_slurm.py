@@ -122,7 +122,7 @@ async def test_slurm_is_ticked_alone_and_a_job_is_submitted(slurm, tmp_path, mon
         assert screen.source.hosts == ()  # nobody was asked by ssh
 
         await pilot.press("ctrl+t")
-        await on_top(pilot, Message, "on a node of Slurm")
+        await on_top(pilot, Message, "node of Slurm, srun")
         await pilot.press("escape")
         await on_top(pilot, screen)
         await press(pilot, screen, "escape", "ctrl+e")
