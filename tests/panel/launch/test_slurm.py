@@ -126,7 +126,7 @@ async def test_slurm_is_ticked_alone_and_a_job_is_submitted(slurm, tmp_path, mon
         await pilot.press("escape")
         await on_top(pilot, screen)
         await press(pilot, screen, "escape", "ctrl+e")
-        await on_top(pilot, Sheet, "#SBATCH --account=vision", "gpu_engine.slurm.on_node")
+        await on_top(pilot, Sheet, "#SBATCH --account=vision", "gpu_engine.on_node")
         await pilot.press("escape")
         await on_top(pilot, screen)
 
