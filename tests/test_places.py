@@ -174,3 +174,12 @@ def test_the_panel_says_it_too(home):
     draft.put("parallel.mode", "single")
     draft.put("run.sync", "none")
     assert review(draft.data, cpu_slots(), draft.base).plan.warnings == ()
+
+
+def test_a_host_that_is_called_slurm_is_told_how_to_name_the_scheduler(home, tmp_path, monkeypatch):
+    make_hosts(home, "slurm")
+    monkeypatch.chdir(tmp_path)
+    done = called("plan", "single", "--set", "devices.hosts=slurm:cpu:0")
+    assert done.returncode == 0, done
+    assert "warning: slurm is a host of yours" in done.stdout
+    assert "devices.hosts=slurm:PARTITION" in done.stdout

@@ -180,6 +180,7 @@ def test_options_of_sbatch_are_typed_as_words_some_without_a_value():
     data = {}
     read.apply_sets(data, ["run.sbatch=account='vision lab' exclusive"])
     assert read.from_dict(data).run.sbatch == {"account": "vision lab", "exclusive": ""}
+    assert read.from_dict({"run": {"sbatch": {"time": 60}}}).run.sbatch == {"time": "60"}
     read.apply_sets(data, ["run.sbatch=account='x"])
     with pytest.raises(SpecError, match=r"run.sbatch.*as in account=vision"):
         read.from_dict(data)

@@ -90,7 +90,10 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         else:
             prepared = there(spec)
         plan = replace(prepared.plan, chosen=chosen)
-        return replace(prepared, plan=_warned(plan, notifier.doubt()), wants=wants)
+        # It is no job: `is_for_slurm` has said so.
+        host = "slurm is a host of yours, and means it; Slurm itself is devices.hosts=slurm:" \
+            "PARTITION" if any(h.partition(":")[0] == SLURM for h in spec.devices.hosts) else None
+        return replace(prepared, plan=_warned(plan, host, notifier.doubt()), wants=wants)
     paths.runs_folder()  # where no run could be kept, none is planned
     alone = inventory is None
     inventory = inventory or discover_for(spec)

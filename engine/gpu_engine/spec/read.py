@@ -263,7 +263,7 @@ def _value(key: Key, value: Any) -> Any:
         raise ValueError  # a file must hold a real list; typed text was parsed before
     if key.dotted == "devices.ids" and isinstance(value, list):
         value = [str(v) if type(v) is int else v for v in value]
-    if key.dotted == "run.env" and isinstance(value, dict):
+    if key.dotted in ("run.env", "run.sbatch") and isinstance(value, dict):
         value = {k: in_toml(v) if isinstance(v, (int, float)) else v for k, v in value.items()}
     if not _shallow(value, 32):
         raise ValueError
