@@ -15,6 +15,12 @@ from ..panel.panel_kit import settled, shown, until
 pytestmark = pytest.mark.usefixtures("home")
 
 
+@pytest.fixture(autouse=True)
+def _without_slurm(monkeypatch):
+    """This machine may have it, and it would be a row of the table."""
+    monkeypatch.setattr("gpu_engine.slurm.submit.can_be_asked", lambda: False)
+
+
 @asynccontextmanager
 async def panel(preset="single", sets=(), size=(120, 40), notifications=False):
     """The panel that finds and samples the devices itself."""
