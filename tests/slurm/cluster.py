@@ -101,7 +101,8 @@ class Cluster:
 
     def begin(self, command: str) -> None:
         """Start a daemon that was ended."""
-        enter = ["nsenter", f"--target={rig.child(self._init)}", "--net", "--uts", "--mount"]
+        enter = ["nsenter", f"--target={rig.child(self._init)}", "--pid", "--net",
+                 "--uts", "--mount"]
         subprocess.run([*enter, *command.split()], check=True, stdin=subprocess.DEVNULL,
                        env={"PATH": _PATH, "SLURM_CONF": str(self.conf)})
 
