@@ -51,7 +51,7 @@ class Cluster:
 
     def script(self, *sets: str, nodes: int = 2, per_node: int = 2, run: str | None = None,
                **place: str) -> str:
-        where = {"python": "python3", "folder": str(self.folder),
+        where = {"folder": str(self.folder),
                  "home": str(self.folder / "home")} | place
         return batch_script(spec_of(*sets, f"parallel.nodes={nodes}", f"devices.pick={per_node}"),
                             Place(**where), run)
@@ -110,7 +110,7 @@ def test_a_time_that_is_over_with_its_warning(cluster, sets, says):
 
 def test_cpu_slots_ask_for_no_gpu(cluster):
     spec = spec_of("devices.hosts=slurm:cpu:0,cpu:1")
-    found = asked(batch_script(spec, Place("python3", "/", "/h")))
+    found = asked(batch_script(spec, Place("/", "/h")))
     assert "cpus-per-task=2" in found
     assert not [o for o in found if "gpu" in o]
 
@@ -187,7 +187,7 @@ def test_control_characters_are_refused(cluster, place):
     (["parallel.mode=single", "devices.pick=2"], "parallel.mode")])
 def test_what_does_not_fit_is_said_before_the_job_waits(sets, says):
     with pytest.raises(SpecError, match=says):
-        batch_script(spec_of(*sets), Place("python3", "/", "/h"))
+        batch_script(spec_of(*sets), Place("/", "/h"))
 
 
 def test_a_host_that_is_called_slurm_keeps_its_name(home, monkeypatch):

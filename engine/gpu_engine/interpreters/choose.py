@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from gpu_engine.common import floors, paths
-from gpu_engine.common.errors import Problem, SpecError
+from gpu_engine.common.errors import Problem
 from gpu_engine.interpreters import inspection
 from gpu_engine.interpreters.inspection import Seen
 from gpu_engine.plan.records import Interpreter
@@ -118,17 +118,6 @@ def current(folder: Path | None = None) -> Chosen:
     """What a task would run in whose run.python is not set, in `folder`; None: where this process
     is."""
     return of_ranks(None, paths.folder(folder))
-
-
-def for_nodes(python: str | None, folder: Path | None = None) -> str:
-    """The interpreter of ranks that start on nodes which have the same files: `python`
-    (run.python) as it is written, else what a run in `folder` would take here. Raises SpecError."""
-    if python is not None:
-        return python
-    taken = current(folder)
-    if taken.python is None:
-        raise SpecError([taken.problem] if taken.problem is not None else [])
-    return taken.python
 
 
 def without_torch(command: Sequence[str], python: str, folder: Path) -> str | None:

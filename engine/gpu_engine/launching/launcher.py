@@ -75,7 +75,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
     if is_for_slurm(spec):
-        return prepare_for_slurm(spec, base, cwd)
+        return prepare_for_slurm(spec, base, cwd, in_sweep=in_sweep)
     if spec.devices.hosts is not None:
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
@@ -146,7 +146,7 @@ def prepare_for_slurm(spec: RunSpec, base: tuple[str, RunSpec] | None = None,
     from gpu_engine.interpreters import choose
     from gpu_engine.slurm import script, submit
 
-    plan = submit.plan_of(spec, base, cwd, in_sweep=in_sweep)
+    plan = submit.plan_of(spec, base, in_sweep=in_sweep)
     none_here = Inventory((), plan.source)
     if problems := preflight.lasting(script.placed(spec).spec, none_here, cwd,
                                      choose.of_spec(spec, cwd)):

@@ -1,6 +1,6 @@
-"""`python -m gpu_engine.on_node RUN [--set KEY=VALUE …]`: the one line of the batch
-script of a run on one node. It plans the run with the devices that Slurm has given to the job, and
-is its supervisor, in the foreground: a run on Slurm is like one that was started there by hand.
+"""`python -m gpu_engine.on_node RUN [--set KEY=VALUE …]`: the one line of the batch script, which
+srun starts on each node. It plans the run with the devices that Slurm has given to the job there,
+and is its supervisor, in the foreground: a run on Slurm is like one that was started there by hand.
 
 The job is the run's: where Slurm warns of the time limit or takes the node, the ranks save and
 stop, and the job goes back to the queue, from where the same line goes on with the run.

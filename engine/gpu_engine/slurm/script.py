@@ -42,7 +42,6 @@ _OURS = frozenset((
 class Place:
     """Where the job runs, which is the same on all its nodes."""
 
-    python: str
     folder: str
     """The working folder."""
     home: str

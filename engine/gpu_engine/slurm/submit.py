@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 from gpu_engine.common import paths, units
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_inside
-from gpu_engine.interpreters import choose
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line, resolve
 from gpu_engine.plan.records import LaunchPlan
@@ -53,13 +53,12 @@ def _a_host() -> bool:
         SLURM in words[1:] for words in map(str.split, lines) if words[:1] in (["Host"], ["host"]))
 
 
-def plan_of(spec: RunSpec, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            *, in_sweep: bool = False) -> LaunchPlan:
-    """The plan of a run for Slurm in `cwd` (None: this process's folder), made without asking it.
-    Which devices the ranks get is known when they start. `in_sweep`: it is compared with others.
-    Raises SpecError."""
+def plan_of(spec: RunSpec, base: tuple[str, RunSpec] | None = None, *, in_sweep: bool = False
+            ) -> LaunchPlan:
+    """The plan of a run for Slurm, made without asking it. Which devices the ranks get is known
+    when they start. `in_sweep`: it is compared with others. Raises SpecError."""
     job, checked = script.asked_of(spec), script.placed(spec)
-    plan = resolve(checked, python=choose.for_nodes(spec.run.python, cwd), base=base)
+    plan = resolve(checked, python=sys.executable, base=base)  # each node finds its own
     kind = "CPU slot" if script.on_cpu(spec) else "GPU"
     told = [units.counted(job.nodes, "node"), f"{units.counted(job.per_node, kind)} each"] \
         if job.nodes > 1 else [units.counted(job.per_node, kind)]
@@ -78,8 +77,7 @@ def can_be_asked() -> bool:
 def script_of(spec: RunSpec, run: str | None = None) -> str:
     """The batch script for a run from this folder. `run`: its folder; None: the job makes it.
     Raises as `batch_script`."""
-    return script.batch_script(
-        spec, Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home())), run)
+    return script.batch_script(spec, Place(working_folder(), str(paths.home())), run)
 
 
 def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
@@ -102,8 +100,7 @@ def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
             with telling(f"{run.path}: can't be written"):
                 write_member(run.path, member)
         notes.tag(run.path, tags)
-        place = Place(choose.for_nodes(spec.run.python), working_folder(), str(paths.home()))
-        there = _submitted(run, spec, place, options)
+        there = _submitted(run, spec, Place(working_folder(), str(paths.home())), options)
         _record(run, there)
     except BaseException:
         discard(run)
@@ -123,8 +120,7 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         asked = known.request
         options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
         spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
-    plan = plan_of(spec, cwd=Path(run.cwd()))
-    place = Place(choose.for_nodes(spec.run.python, Path(run.cwd())), run.cwd(), str(paths.home()))
+    plan, place = plan_of(spec), Place(run.cwd(), str(paths.home()))
     stopped = jobs.asked_to_stop(run.path)
     there = None
     try:

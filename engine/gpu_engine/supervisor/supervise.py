@@ -420,8 +420,7 @@ class Supervisor:
 
     def _by_slurm(self) -> str | None:
         """Of a job's signals all come through Slurm; those of `gpu-engine stop` too."""
-        return None if job.asked_to_stop(self.run.path) else \
-            job.BY_SLURM
+        return None if job.asked_to_stop(self.run.path) else job.BY_SLURM
 
     def _note_ends(self, attempt: Attempt, ended: list[Child]) -> None:
         for child in ended:
