@@ -301,6 +301,14 @@ child.wait()
         assert run.log(rank).read_text() == f"hello from {rank}\nleads True\nheard\n"
 
 
+def test_each_rank_of_a_task_leads_a_session(home, tmp_path, monkeypatch):
+    """On busy cores Linux gives each session its share, and a run one for each of its ranks."""
+    made = Box(home, tmp_path, monkeypatch).prepared(
+        "start()\nassert os.getsid(0) == os.getpid()\ntell('end', outcome='completed', steps=1, "
+        "seconds=1.0)")
+    assert supervised(made.plan, "pass").state().state == "completed"
+
+
 def test_a_rank_that_found_no_room_on_a_disk_says_so(go):
     state = ended(go("open('/dev/full', 'wb', buffering=0).write(b'x')", ranks=1,
                      parallel={"mode": "single"}))
