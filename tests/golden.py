@@ -1,0 +1,42 @@
+"""What functions return in the tests of a file, whole: in goldens/ beside it, a part for each test.
+So a sentence is read there once, and a test says only what matters in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+import pytest
+
+
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+         *functions: tuple[ModuleType, str]) -> Iterator[None]:
+    """For a fixture: compare all that these functions return during the test with its part."""
+    said: list[object] = []
+    for module, name in functions:
+        def noted(*args: object, _real=getattr(module, name), **named: object):
+            answer = _real(*args, **named)
+            said.extend(answer if isinstance(answer, list) else [answer])
+            return answer
+
+        monkeypatch.setattr(module, name, noted)
+    yield
+    same(request, said)
+
+
+def same(request: pytest.FixtureRequest, said: Iterable[object]) -> None:
+    """Compare `said` with the test's part of the file; GOLDENS=write writes it."""
+    path = request.path.parent / "goldens" / f"{request.path.stem}.txt"
+    text = path.read_text().removesuffix("\n") if path.exists() else ""
+    parts = dict(part.split("\n", 1) for part in text[3:].split("\n## ") if part)
+    # Pythons differ in the last digits of a sum.
+    found = re.sub(r"\d+\.\d{7,}", lambda digits: f"{float(digits[0]):.6g}",
+                   "\n".join(map(repr, said)))
+    if os.environ.get("GOLDENS") == "write" and (found or parts):
+        parts = dict(sorted({**parts, request.node.name: found}.items()))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"## {name}\n{part}\n" for name, part in parts.items() if part))
+    assert found == parts.get(request.node.name, ""), \
+        f"differs from {path.name}; GOLDENS=write writes it again"
