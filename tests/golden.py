@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -15,13 +16,14 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
          *functions: tuple[ModuleType, str]) -> Iterator[None]:
     """For a fixture: compare all that these functions return during the test with its part."""
     said: list[object] = []
-    for module, name in functions:
-        def noted(*args: object, _real=getattr(module, name), **named: object):
-            answer = _real(*args, **named)
-            said.extend(answer if isinstance(answer, list) else [answer])
-            return answer
 
-        monkeypatch.setattr(module, name, noted)
+    def noted(function: Callable[..., object], *args: object, **named: object) -> object:
+        answer = function(*args, **named)
+        said.extend(answer if isinstance(answer, list) else [answer])
+        return answer
+
+    for module, name in functions:
+        monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
     yield
     same(request, said)
 

@@ -14,5 +14,5 @@ def _kept(request, monkeypatch):
         yield
     else:
         yield from golden.kept(
-            request, monkeypatch, (verdicts, "of"), (hangs, "find_hang"), (hangs, "another_size"),
+            request, monkeypatch, (verdicts, "of"), (verdicts, "to_dict"), (hangs, "find_hang"), (hangs, "another_size"),
             (hangs, "describe"), (hangs, "stalled"), (steps, "of_run"), (steps, "of_last"))

@@ -190,12 +190,23 @@ def test_figures_that_cannot_be_true_are_left_out():
 
 
 def test_what_is_not_known_is_told_as_that():
-    parts = steps.of_run(rank(wait=None, copy=None))
+    view = rank(wait=None, copy=None, gc=0.25)
+    parts = steps.of_run(view)
     assert parts.share("wait") is None
-    assert parts.to_dict()["parts"]["wait"] is None
-    assert "waiting" not in steps.line(parts)
+    assert verdicts.to_dict([view, RankView(1)])["ranks"][0]["run"]["parts"]["wait"] is None
     assert steps.line(parts) == (
         "10 ms a step: data 2%, forward 30%, backward 30%, optimizer 10%, rest 28%")
+
+
+def test_a_bar_has_a_letter_for_each_tenth_of_the_last_span():
+    view = rank(wait=None)
+    assert steps.bar(view) == "fffbbbo···"
+    view.spent([schema.StepTime(900, 0, 1.0, data=1.0)])  # no step: as the last that had one
+    assert steps.bar(view, 20) == "ffffffbbbbbboo······"
+    view.spent([schema.StepTime(900, 9, 1.0, data=1.009, save=0.0)])
+    assert steps.bar(view) == "dddddddddd"
+    view.spent([schema.StepTime(900, 9, 1.0, data=9.0)])  # which can't be true
+    assert steps.bar(view) == steps.bar(RankView(0)) == ""
 
 
 def test_the_first_steps_do_not_make_a_part_unknown():

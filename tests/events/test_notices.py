@@ -16,11 +16,12 @@ MANY = range(25)
 def test_each_is_told_with_its_numbers_its_code_and_what_would_mend_it(request):
     told = [
         notices.nonfinite(1234, 1), notices.failed(1, "E: x", 1234), notices.failed(1, "E", None),
-        *(notices.gone({rank: 1234 for rank in MANY[:number]}) for number in (1, 4, 6)),
+        *(notices.gone(dict.fromkeys(MANY[:number], 1234)) for number in (1, 4, 6)),
         no_batch(1000, 4096), no_batch(0, 1), small_data(1000, 4096), notices.lowered(),
         notices.not_saved("full"), notices.not_recorded(12.6, 7),
         *(tell(["a", "b"]) for tell in (notices.not_printed, notices.not_read)),
-        notices.no_limit(90.0), notices.no_best("x", []), notices.no_best("x", list(map(str, MANY))),
+        notices.no_limit(90.0),
+        *(notices.no_best("x", [f"v{n}" for n in MANY[:many]]) for many in (0, 25)),
         apart(3, 5, group=False), apart(3, 5, group=True), apart(3, 5, group=True, numbers=1234),
         apart(3, 5, group=True, wrapped=True), notices.one_device(4),
         notices.elsewhere(["GPU 3", "GPU 4"], ["GPU 0", "GPU 1"], "3,4"),

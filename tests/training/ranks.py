@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import gpu_engine
-from gpu_engine.common import procs
 from gpu_engine.common.ports import free_port
 from gpu_engine.spec import modes
 
