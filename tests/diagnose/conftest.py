@@ -9,10 +9,7 @@ from .. import golden
 
 @pytest.fixture(autouse=True)
 def _kept(request, monkeypatch):
-    """All that is told of runs made up; that of real ones has times and lines."""
-    if "home" in request.fixturenames:
-        yield
-    else:
-        yield from golden.kept(
-            request, monkeypatch, (verdicts, "of"), (verdicts, "to_dict"), (hangs, "find_hang"), (hangs, "another_size"),
-            (hangs, "describe"), (hangs, "stalled"), (steps, "of_run"), (steps, "of_last"))
+    yield from golden.kept(
+        request, monkeypatch, (verdicts, "of"), (verdicts, "to_dict"), (hangs, "find_hang"),
+        (hangs, "another_size"), (hangs, "describe"), (hangs, "stalled"), (steps, "of_run"),
+        (steps, "of_last"))
