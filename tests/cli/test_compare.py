@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -12,49 +11,26 @@ from hypothesis import strategies as st
 
 from gpu_engine.events import schema
 from gpu_engine.events.view import RunView
-from gpu_engine.launching.launcher import prepare
 from gpu_engine.runs import compare, environment, notes
-from gpu_engine.runs.create import create_run
 from gpu_engine.runs.environment import Environment
-from gpu_engine.runs.folder import AttemptRecord, Run, State
-from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.write import to_toml
+from gpu_engine.runs.folder import Run, State
 
-from .. import event_lines
 from ..command_line import called
-from ..conftest import slots
-
-T0 = 1_790_000_000.0
+from ..export.kit import T0, Written
 
 
 def written(name: str, rate: float, losses: list[float], seconds: float, **env: object) -> Run:
     """A run of two ranks that has ended, with these losses on rank 0 and 1 more on rank 1."""
-    made = prepare(from_dict({
-        "name": name, "task": {"use": "gpu_engine.tasks.digits:Digits"},
-        "devices": {"ids": ["cpu:0", "cpu:1"]}, "parallel": {"mode": "ddp"},
-        "train": {"lr": rate, "steps": len(losses)}}), inventory=slots(2))
-    run, lock = create_run(name, to_toml(made.spec), made.plan)
-    os.close(lock)
-    (run.path / "ranks").mkdir(exist_ok=True)
+    run = Written(name, 2, train={"lr": rate, "steps": len(losses)})
     for rank in (0, 1):
-        lines = [event_lines.line("start", {
-            "rank": rank, "local_rank": rank, "node": 0, "pid": 1, "device": [f"CPU {rank}"],
-            "world_size": 2, "attempt": 1}, t=T0)]
+        run.start(rank)
         for at, loss in enumerate(losses, 1):
-            lines.append(event_lines.line("step", {
-                "step": at, "n": 1, "losses": [loss + rank], "loss": loss + rank, "lr": rate,
-                "samples_per_s": 100.0 * (rank + 1), "epoch": 0, "skipped": 0}, t=T0 + at))
-        lines.append(event_lines.line("memory", {
-            "gpu_allocated": [1 << 30], "gpu_reserved": [2 << 30], "gpu_peak": [(3 + rank) << 30],
-            "gpu_process": None, "rss": (1 + rank) << 29}, t=T0 + 9))
-        if rank == 0:
-            lines.append(event_lines.line("eval", {"step": len(losses), "accuracy": 1 - rate},
-                                          t=T0 + 9))
-        run.events(rank).write_bytes(b"".join(lines))
-    run.write_state(State("completed", run.id, name, T0, started=T0, ended=T0 + seconds,
-                          attempts=(AttemptRecord(1, T0, T0 + seconds, "completed"),)))
+            run.steps(rank, at, [loss + rank], t=at, samples_per_s=100.0 * (rank + 1))
+        run.tell(rank, "memory", t=9, gpu_allocated=[1 << 30], gpu_reserved=[2 << 30],
+                 gpu_peak=[(3 + rank) << 30], rss=(1 + rank) << 29)
+    run.tell(0, "eval", t=9, step=len(losses), accuracy=1 - rate)
     environment.write(run.path, Environment(**env))
-    return run
+    return run.end(seconds=seconds)
 
 
 @pytest.fixture
