@@ -29,8 +29,8 @@ from ...export.kit import T0, Written
 from ..panel_kit import GOLDENS, compare, on_top, picture, says, screen_text, until
 
 
-def _written(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0) -> Written:
-    """A run whose loss falls from 4 to 1."""
+def begun(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0) -> Written:
+    """A live run whose loss falls from 4 to 1."""
     run = Written(name, ranks, batch={"size": 32 * ranks}, train={"lr": lr, "steps": steps})
     for rank in range(ranks):
         run.start(rank)
@@ -44,7 +44,7 @@ def _written(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0) -> Written:
 
 def written(name: str, **more) -> Run:
     """A run that has ended."""
-    return _written(name, **more).end()
+    return begun(name, **more).end()
 
 
 def train(run: Run, ranks: int, first: int, last: int, decay: float):
@@ -157,7 +157,7 @@ def test_what_a_resume_has_changed_is_read_again():
 async def test_nine_runs_one_of_them_live_and_one_without_settings():
     others = [written(f"digits-{i}", steps=20) for i in range(1, 9)]
     (others[0].path / "spec.toml").unlink()
-    with _written("digits-0", steps=200) as made:
+    with begun("digits-0", steps=200) as made:
         live = made.run
         async with Mini([live, *others]).run_test(size=(80, 24)) as pilot:
             screen = await read(pilot)
