@@ -177,7 +177,7 @@ def test_the_last_steps_are_told_though_an_evaluation_has_gone_on_since():
 
 def test_the_median_counts_each_span_for_its_steps():
     view = RankView(0)
-    for n, median in ((90, 0.01), (5, 0.2), (5, 0.3)):
+    for n, median in ((50, 0.01), (45, 0.2), (5, 0.3)):
         view.spent([schema.StepTime(100, n, 1.0, median=median, **HEALTHY)])
     assert steps.of_run(view).median == 0.01
 
@@ -186,6 +186,7 @@ def test_figures_that_cannot_be_true_are_left_out():
     view = rank(data=0.5, forward=0.0)
     for odd in (float("nan"), float("inf"), -1.0, 1e300):
         view.spent([schema.StepTime(1, 10, odd, **HEALTHY)])
+        view.spent([schema.StepTime(1, 10, 1.0, **HEALTHY | {"data": odd})])
     assert steps.of_run(view).seconds == 8
 
 
