@@ -22,7 +22,7 @@ from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.cause import Failure
 from gpu_engine.supervisor.ranks import RankState
 
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..observe.kit import PYTHON, SCRIPTS, engine_run
 
 TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set", "parallel.launcher=direct")
@@ -93,7 +93,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
             if run.state().live:
                 run.stop(now=True)
         for run in started.values():
-            wait_for(lambda run=run: not run.state().live)
+            over(run)
 
 
 @pytest.mark.parametrize(("fault", "parts"), [

@@ -21,7 +21,7 @@ from gpu_engine.worker.rank import tracer as rank_tracer
 from gpu_engine.worker.rank.tracer import Tracer
 
 from .. import event_lines, odd_runs
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..observe.kit import PYTHON, SCRIPTS
 
 TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set", "parallel.launcher=direct")
@@ -61,7 +61,7 @@ def test_all_ranks_of_a_script_trace_the_same_steps_and_train_on(home):
     with pytest.raises(UserError, match="no rank 7"):
         trace(run, ranks=[7])
     run.stop(now=True)
-    wait_for(lambda: not run.state().live)
+    over(run)
     with pytest.raises(UserError, match="not running"):
         trace(run)
 
