@@ -262,3 +262,34 @@ def test_two_ranks_that_evaluate_are_not_said_to_be_one():
 def test_workers_are_counted_in_words(workers, says):
     (found,) = verdicts.of([rank(workers=workers, data=0.5, forward=0.0)])
     assert says in found.text
+
+
+STALL = {"stalls": 2, "stalled": 0.25, "every": 50, "stalled_in": "other"}
+EVAL = {"eval": 0.625, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
+
+
+@pytest.mark.parametrize(("bound", "value", "parts", "code"), [
+    ("DATA", 0.25, {"data": 0.25, "forward": 0.0}, "input-bound"),
+    ("WORTH", 2**-8, {"data": 0.25, "forward": 0.0, "n": 64}, "input-bound"),
+    ("STEPS", 64, {"data": 0.5, "forward": 0.0, "n": 8}, "input-bound"),
+    ("SECONDS", 8.0, {"data": 0.5, "forward": 0.0}, "input-bound"),
+    ("SAVING", 0.25, {"save": 0.25}, "saving"), ("TIMES", 8, {"save": 0.25}, "saving"),
+    ("TIMES", 8, EVAL, "evaluation"), ("GARBAGE", 0.25, {"gc": 0.25, "gcs": 100}, "garbage"),
+    ("NEARLY", 1.0, {"gc": 0.5, "gcs": 100}, "garbage"), ("STALLS", 16, STALL, "stalls"),
+    ("STALLED", 0.25, STALL, "stalls"), ("ALIKE", 1.0, STALL, "stalls")])
+def test_what_is_at_a_bound_counts(monkeypatch, bound, value, parts, code):
+    monkeypatch.setattr(verdicts, bound, value)
+    assert codes(rank(**parts)) == [code]
+
+
+def test_figures_have_few_digits():
+    """In goldens/."""
+    for parts in ({"save": 0.2141592}, EVAL | {"eval": 0.6141592}, {"gc": 0.3141592, "gcs": 100},
+                  STALL | {"stalled": 0.3141592, "stalled_in": None, "every": 0},
+                  STALL | {"stalled": 0.3141592, "stalled_in": None},
+                  STALL | {"every": 4, "workers": 4}, {"data": 0.3141592, "forward": 0.1}):
+        verdicts.of([rank(**parts)])
+        verdicts.to_dict([rank(**parts)])
+    train = {"data": 0.02, "forward": 0.1, "backward": 0.1, "optimizer": 0.02, "wait": 0.02}
+    verdicts.of([rank(0, eval=0.7141592, **train), rank(1, eval=0.2, **train),
+                 rank(2, **train | {"wait": 0.7})])
