@@ -24,6 +24,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import checkpoints, environment, job, notes, sweep, waiting
 from gpu_engine.runs import folder as runs
+from gpu_engine.runs.judge import judge
 from gpu_engine.runs.state import State
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
@@ -155,7 +156,7 @@ def test_each_small_file_is_a_sound_record_or_none(tmp_path, name, data):
     if name == "slurm.json" and found is not None:
         assert found.sentence()
         json.dumps(job.to_dict(tmp_path), allow_nan=False)
-        job.judge(State.from_dict(STATE), found, False)
+        judge(State.from_dict(STATE), job=found)
 
 
 def test_a_damaged_state_says_so_in_its_row():

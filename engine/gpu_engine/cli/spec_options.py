@@ -75,6 +75,7 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
         choice = choose_spec(preset, assigned, command)
+        # An agent may run only what its person allows; at a shell nothing bounds it.
         return function(choice=replace(choice, spec=_held([choice.spec])[0]), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__

@@ -84,7 +84,7 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool
         lines = _Json(follower, plan)
         state = watch(follower, quiet=True, each=lines.print_new)
         lines.print_json("ended", state.to_dict())
-        return EXIT_CODES[state.state]
+        return EXIT_CODES.get(state.state, 1)  # live: nobody here can follow it
     if not quiet:
         for warning in plan.warnings:
             echo(f"warning: {warning}", err=True)
@@ -93,7 +93,7 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool
             echo(plan.chosen, err=True)
     state = watch(follower, quiet=quiet, each=ranks.of_ranks(run).show, leave=leave)
     _report_end(follower)
-    return EXIT_CODES[state.state]
+    return EXIT_CODES.get(state.state, 1)  # live: nobody here can follow it
 
 
 class _Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.code.submitted import Kept, keep
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, TooFew, UserError, telling
 from gpu_engine.common.files import open_inside
@@ -25,8 +27,9 @@ from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, checkpoints, disk_room, job, notes, sweep, trust, waiting
+from gpu_engine.runs import environment as runs_environment
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs.create import create_run, discard, reopen_run, settle
+from gpu_engine.runs.create import create_run, discard, reopen_run, settle, working_folder
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.catalog import BUILTIN
@@ -80,7 +83,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
         def there(spec: RunSpec) -> Prepared:
-            return Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
+            return Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan,
+                                        in_sweep=in_sweep))
 
         chosen = wants = None
         if chooses_host(spec):
@@ -155,16 +159,38 @@ def prepare_for_slurm(spec: RunSpec, base: tuple[str, RunSpec] | None = None,
 
 
 def submit_to_slurm(prepared: Prepared, *, tell: bool = True, tags: Sequence[str] = (),
-                    member: Member | None = None, options: Sequence[str] = ()) -> runs.Run:
-    """`start` for a run on Slurm. `member`, `options`: as for `slurm.submit.submit`. Raises as
-    that."""
+                    member: Member | None = None, options: Sequence[str] = (),
+                    kept: Kept | None = None) -> runs.Run:
+    """`start` for a run on Slurm. `member`, `options`: as for `slurm.submit.submit`. `kept`: its
+    code, if that is kept already. Raises as that."""
     from gpu_engine.slurm import submit
 
-    run, _ = submit.submit(prepared.spec, prepared.plan, tags=tags, member=member, options=options)
-    environment.note(run, prepared.plan, prepared.inventory)
+    code = kept or keep(prepared.spec, Path(working_folder()))
+    run, _ = submit.submit(
+        prepared.spec, prepared.plan, tags=tags, member=member, options=options,
+        note=lambda run: environment.note(run, prepared.plan, prepared.inventory, code))
     if tell:
         notifier.start(run)
     return run
+
+
+def submit_again(run: runs.Run, spec: RunSpec, checkpoint: str | None = None) -> LaunchPlan:
+    """Submit another attempt of an ended run on Slurm, with the code as it is now. It goes on from
+    `checkpoint`; None: from the newest. Raises as `slurm.submit.submit`; the run is then as it
+    was."""
+    from gpu_engine.slurm.submit import again
+
+    before = runs_environment.read(run.path)
+    # Before the submission: the job may begin at once, and looks for its code.
+    environment.note(run, run.require_plan(), Inventory((), "nvml"), keep(spec, Path(run.cwd())))
+    try:
+        plan = again(run, spec, checkpoint)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            runs_environment.write(run.path, before)
+        raise
+    notifier.start(run)
+    return plan
 
 
 def planned(checked: Checked, taken: Chosen | None, *, base: tuple[str, RunSpec] | None = None,
@@ -276,14 +302,7 @@ def resume(run: runs.Run, sets: Sequence[str] = (), *, start: str = "newest") ->
     known = job.read(run.path)
     if known is None or known.request is None:
         return start_again(run, spec, chosen)
-    from gpu_engine.slurm.submit import again
-
-    if start != "newest":
-        raise UserError(f"run {run.id} is a job of Slurm, which goes on from its newest "
-                        "checkpoint: leave --from out")
-    prepared = Prepared(spec, Inventory((), "nvml"), again(run, spec))
-    notifier.start(run)
-    return prepared
+    return Prepared(spec, Inventory((), "nvml"), submit_again(run, spec, chosen))
 
 
 def make_way(run: runs.Run) -> None:
@@ -336,8 +355,8 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     lock, so that there is no moment in which nobody holds it. `tell`: whether those in notify.toml
     are told of the run. Raises UserError where it can't be started."""
     waits = waiting.read(run.path)
-    module = "gpu_engine.queue.over_hosts" if waits is not None and waits.hosts else \
-        "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
+    module = "gpu_engine.remote.run" if (waits is not None and waits.hosts) \
+        or parts.spans(run.path) else "gpu_engine.supervisor"
     # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
     # it gets the signal too, and would die of it with the run's lock.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -94,15 +94,12 @@ class StillOn:
 
     def __call__(self, state: State) -> bool:
         """`state`: the run's, as it was read last."""
-        if state.live:
-            return True
-        if state.state != "lost" or not self._left:
-            return False
-        try:
-            self._left -= reattach(self._run)
-        except UserError:
-            return False
-        return self._run.state().live  # or somebody else has taken it up
+        if not state.live or not parts.spans(self._run.path) or self._run.supervised():
+            return state.live
+        self._left -= 1
+        with suppress(UserError):
+            reattach(self._run)
+        return self._left >= 0
 
 
 def reattach_all() -> list[Run]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.paths import events_path, ranks_with_files
@@ -103,7 +103,7 @@ class RunWatch:
     def __init__(self, run: Run, told: Collection[str] = (), *,
                  goes_on: Callable[[State], bool] | None = None) -> None:
         """`told`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
-        hosts whose process here has ended, as `launch.reattach.StillOn`; None: it is lost."""
+        hosts, as `launching.reattach.StillOn`; None: nobody takes it up."""
         self.run = run
         self.state: State | None = None
         """As it was seen last; None: never, or the run was removed."""
@@ -151,9 +151,9 @@ class RunWatch:
         if not os.path.exists(self.run.path / "plan.json"):  # noqa: PTH110  it was removed
             return None
         state = self.run.state()
-        if state.state == "lost" and self._goes_on is not None \
-                and (self.run.path / HOSTS).is_dir() and self._goes_on(state):
-            state = self.run.state()
+        if state.live and self._goes_on is not None and (self.run.path / HOSTS).is_dir() \
+                and not self._goes_on(state):
+            return replace(state, state="lost")
         return state
 
     def _stall(self, state: State, now: float) -> Happened | None:

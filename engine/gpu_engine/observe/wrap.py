@@ -7,6 +7,7 @@ script does not (`leave_out_ours`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -20,14 +21,15 @@ OURS = frozenset(map(str, Path(__file__).parent.glob("*.py")))
 """The paths of this package's files, as they stand in code objects."""
 observer: Any = None
 """Is told of our errors, and says whether anything is observed (`off`). `install` sets it."""
+_frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
 compiling = torch.compiler.is_dynamo_compiling
 """torch's function that torch.compile takes to be true in what it traces."""
 
 
-def quietly(what: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def quietly(what: Callable[..., Any], *args: Any) -> Any:
     """What `what` returns. An error in it is reported and does not reach the script."""
     try:
-        return what(*args, **kwargs)
+        return what(*args)
     except Exception as err:  # noqa: BLE001 - never the script's problem
         observer.fault(err)
         return None
@@ -38,22 +40,36 @@ def around(function: Any, before: Callable[..., Any] | None = None,
            ) -> Any:
     """`function`, with calls of ours around it: before(*args); after(what `before` returned, the
     result, *args), or failed(the same, the error, *args) if it raises."""
+    before, after, failed = hidden(before), hidden(after), hidden(failed)
+
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
         # While torch.compile traces this, what follows would break its graph.
         if compiling() or observer.off:
             return function(*args, **kwargs)
-        mark = None if before is None else quietly(before, *args, **kwargs)
+        mark = None
+        if before is not None:
+            try:  # as `quietly` does: each call of ours takes microseconds of cold code
+                mark = before(*args, **kwargs)
+            except Exception as err:  # noqa: BLE001
+                observer.fault(err)
         try:
             result = function(*args, **kwargs)
         except BaseException as err:
             if failed is not None:
-                quietly(failed, mark, err, *args, **kwargs)
+                try:
+                    failed(mark, err, *args, **kwargs)
+                except Exception as own:  # noqa: BLE001
+                    observer.fault(own)
             raise
         if after is not None:
-            quietly(after, mark, result, *args, **kwargs)
+            try:
+                after(mark, result, *args, **kwargs)
+            except Exception as err:  # noqa: BLE001
+                observer.fault(err)
         return result
 
+    passed_through(observed)
     return observed
 
 
@@ -94,22 +110,29 @@ def calls_of_our_caller() -> int:
     return count
 
 
-def hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
-    """Keep torch.compile from compiling our functions. Those in `through`, as all that `around`
-    makes, call the script's code, which is still compiled; those in `whole` call only our own."""
-    global quietly
-    frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
-    through, whole = [*through, around(len)], [*whole, quietly]
-    if not hasattr(frames, "set_code_exec_strategy"):  # an older torch leaves out single functions
-        quietly = _without_dynamo(quietly, frames.set_eval_frame)
-        for function in (*through, *whole, quietly):
-            frames.skip_code(function.__code__)
-        return
-    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
-    for functions, inside in ((through, default), (whole, skip)):
-        for function in functions:
-            frames.set_code_exec_strategy(function.__code__,
-                                          frames._FrameExecStrategy(skip, inside))
+def hidden(function: Callable[..., Any] | None) -> Any:
+    """`function`, which is ours, so that torch.compile compiles neither it nor what it calls."""
+    if function is None:
+        return None
+    with contextlib.suppress(Exception):
+        if not hasattr(_frames, "set_code_exec_strategy"):  # an older torch
+            return _without_dynamo(function, _frames.set_eval_frame)
+        _leave_out(function, _frames._FrameAction.SKIP)
+    return function
+
+
+def passed_through(function: Any) -> None:
+    """Have torch.compile leave out `function`, but not what that calls: the script's code."""
+    with contextlib.suppress(Exception):
+        if hasattr(_frames, "set_code_exec_strategy"):
+            _leave_out(function, _frames._FrameAction.DEFAULT)
+        else:
+            _frames.skip_code(function.__code__)
+
+
+def _leave_out(function: Any, inside: Any) -> None:
+    _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(
+        _frames._FrameAction.SKIP, inside))
 
 
 def _without_dynamo(function: Callable[..., Any],

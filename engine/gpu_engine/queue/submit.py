@@ -18,13 +18,14 @@ from gpu_engine.common.errors import Problem, SpecError, UserError, telling
 from gpu_engine.common.values import seconds
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
-from gpu_engine.launching import environment, notifier
+from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import (
     discover_for,
     is_for_slurm,
     make_way,
     planned,
     prepare_for_slurm,
+    submit_again,
     submit_to_slurm,
     supervise,
 )
@@ -43,7 +44,6 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.slurm import submit as on_slurm
 from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.schema import RunSpec
@@ -92,8 +92,7 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
         inventory = freest.expected(freest.look([hosts.find(there.host)]), len(there.ids))
     elif inventory is None or chooses_host(spec):
         inventory = discover_for(spec)
-    # A job runs the code as it is then.
-    return Submission(inventory, Kept() if is_for_slurm(spec) else keep(spec, here), here)
+    return Submission(inventory, keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
@@ -139,13 +138,13 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
     can't be kept or is live."""
     if is_for_slurm(spec):
-        return _submit_to_slurm(spec, when, base, member, again, tags)
+        return _submit_to_slurm(spec, when, base, member, again, tags,
+                                prepared.kept if prepared is not None else None)
     if when.after is not None and (
             never := serve.early(when, paths.runs_folder())) is not None and never[1]:
         raise UserError(f"--after {when.after}: {never[0]}")
     if again is not None:
         make_way(again)
-        spec = _where_it_was(spec)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after,
                 in_sweep=member is not None)
@@ -183,7 +182,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
 
 
 def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None,
-                     member: Member | None, again: Run | None, tags: Sequence[str]) -> Run:
+                     member: Member | None, again: Run | None, tags: Sequence[str],
+                     kept: Kept | None) -> Run:
     """`submit` for a run whose line is Slurm's. Raises as that."""
     if when.priority:
         raise UserError(f"--priority {when.priority}: Slurm orders its own queue; -o nice=100 and "
@@ -200,20 +200,10 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
         options.append(f"dependency=afterok:{first.id}")
     if again is None:
         return submit_to_slurm(prepare_for_slurm(spec, base, in_sweep=member is not None),
-                               tags=tags, member=member, options=options)
+                               tags=tags, member=member, options=options, kept=kept)
     make_way(again)
-    on_slurm.again(again, spec)
-    notifier.start(again)
+    submit_again(again, spec)
     return again
-
-
-def _where_it_was(spec: RunSpec) -> RunSpec:
-    """The spec of a run that has ended, to wait for as many devices of its host."""
-    entries = parse_all(spec.devices.hosts or ())
-    if len(entries) != 1 or not entries[0].ids:
-        return spec
-    return replace(spec, devices=replace(spec.devices, hosts=[entries[0].host],
-                                         pick=len(entries[0].ids)))
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
@@ -221,13 +211,7 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
-    if chooses_host(spec) or _named_there(spec) is not None:
-        run = spec.run
-        return [Problem(key, value, "compares with runs of this machine alone; leave it out, or "
-                                    "devices.hosts")
-                for key, value in (("run.stop_worse", run.stop_worse), ("run.halving", run.halving))
-                if value]
-    if spec.devices.hosts is not None:
+    if spec.devices.hosts is not None and not chooses_host(spec) and _named_there(spec) is None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue takes devices of one machine: say how many (-n 2 --set "
                         "devices.hosts=any), or which of one host (gpu1:0,1); a run over several "

@@ -53,6 +53,7 @@ from gpu_engine.events.paths import NODES, events_path, log_path, ranks_with_fil
 from gpu_engine.plan.records import LaunchPlan, PartOf
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs import leftovers, trust, waiting
+from gpu_engine.runs.judge import judge
 from gpu_engine.runs.state import (
     EXIT_CODES,
     FINAL,
@@ -151,10 +152,8 @@ class Run:
         return sorted(named.union(ranks_with_files(self.path)))
 
     def state(self) -> State:
-        """The state of the run now. It is *lost* if its supervisor is dead. If state.json is
-        damaged, the lock shows whether it runs; if the lock can't be read either, the run is
-        *unreadable*. If it is a job of Slurm, what Slurm said last decides, as the lock may be
-        held on another machine."""
+        """The state of the run now, by `judge`. If state.json is damaged, the lock shows whether it
+        runs; if the lock can't be read either, the run is *unreadable*."""
         recorded = self.recorded()
         if recorded is None:
             try:
@@ -165,20 +164,23 @@ class Run:
             name: StateName = "unreadable" if held is None else "running" if held else "lost"
             return State(name, self.id, self.id, created,
                          reason=_why_no_state(self.path))
-        if (job := slurm_job.read(self.path)) is not None:
-            return slurm_job.judge(recorded, job, slurm_job.asked_to_stop(self.path))
-        held: bool | None = False
-        if recorded.live and (held := self._held()) is None:
-            held = procs.alive(recorded.pid, recorded.ticks)
-        if (waits := waiting.judge(recorded, self.path, held=held)) is not None:
-            return waits
-        if recorded.live and not held:
-            # It may have ended since state.json was read.
-            newer = self.recorded()
-            if newer is not None and not newer.live:
-                return newer
-            return replace(recorded, state="lost", exit_code=1, reason=self._why_lost(recorded))
-        return recorded
+        job, waits, held = slurm_job.read(self.path), None, False
+        if job is None and recorded.live:
+            if (held := self._held()) is None:
+                held = procs.alive(recorded.pid, recorded.ticks)
+            if not held:  # it may have ended since state.json was read
+                recorded = self.recorded() or recorded
+            waits = waiting.judge(recorded, self.path, held=held)
+        state = judge(recorded, held=held, job=job, waits=waits,
+                      stop=job is not None and slurm_job.asked_to_stop(self.path),
+                      there=self.ranks() if recorded.live and not held and self.on_hosts()
+                      else None)
+        return replace(state, reason=self._why_lost(recorded)) \
+            if state.state == "lost" and job is None and recorded.live else state
+
+    def on_hosts(self) -> bool:
+        """Whether the run is on hosts that are asked for it."""
+        return trust.started_here(self.path) and os.path.isdir(self.path / leftovers.HOSTS)  # noqa: PTH112
 
     def recorded(self) -> State | None:
         """What its supervisor wrote last; None if that can't be read."""

@@ -1,9 +1,9 @@
-"""The Slurm job of a run: `slurm.json` in its run folder, and the state that follows from it.
+"""The Slurm job of a run: `slurm.json` in its run folder.
 
 The ranks keep state.json while they train. What happens before, between and after that only Slurm
 knows: the job waits, is requeued, is cancelled. Whoever looks at the runs asks Slurm
 (`slurm/watch.py`) and notes the answer here, so that every reader of the folder finds the same
-state without asking. Standard library only: a rank imports this.
+state without asking (`runs/judge.py`). Standard library only: a rank imports this.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpu_engine.common import units
 from gpu_engine.common.files import json_inside, write_inside, write_json_inside
 from gpu_engine.common.records import UnixTime, Whole, find_record
-from gpu_engine.runs.state import EXIT_CODES, FINAL, State, StateName
 
 FILE, STOP, SCRIPT, OUTPUT = "slurm.json", "stop", "job.sh", "supervisor.log"
 OURS = "GPU_PANEL_SLURM_JOB"
@@ -160,51 +159,6 @@ def stamp(run: Path) -> tuple[int, int]:
     except OSError:
         own = 0
     return (run / "state.json").stat().st_mtime_ns, own
-
-
-def judge(recorded: State, job: Job, stop: bool) -> State:
-    """The state of a run that is a job of Slurm. Pure.
-
-    recorded: what its ranks wrote last; as the submission wrote it, if none has begun. `stop`:
-    whether a person has asked it to stop. The state has a `pid` only while there are ranks.
-    """
-    last = recorded.attempts[-1] if recorded.attempts else None
-    reported = last is not None and last.number == recorded.attempt \
-        and last.requeued is not None and last.requeued >= job.restarts
-    if reported and recorded.state in FINAL:
-        if recorded.state != "stopped":
-            return recorded
-        if job.over:  # by now Slurm has said why
-            told = (recorded.reason or "").endswith(BY_SLURM) and not stop
-            # Without the words: the end of a log tells of the save, and not why.
-            return replace(recorded, reason=replace(job, words=None).sentence()) \
-                if told and job.state not in (GONE, "COMPLETED") else recorded
-        then = "ends" if stop else "goes back to the queue"
-        return _live(recorded, "stopping", f"the ranks have ended; Slurm job {job.id} {then}")
-    if job.over:
-        return _over(recorded, job, stop)
-    if stop:
-        reason = f"Slurm job {job.id} was asked to end"
-        return replace(recorded, state="stopping", reason=reason) if reported \
-            else _live(recorded, "stopping", reason)
-    if reported:
-        return replace(recorded, reason=job.sentence()) if job.doubt else recorded
-    return _live(recorded, "queued" if job.waits else "starting", job.sentence())
-
-
-def _live(recorded: State, name: StateName, reason: str) -> State:
-    return replace(recorded, state=name, reason=reason, ended=None, exit_code=None, cause=None,
-                   pid=None, ticks=None)
-
-
-def _over(recorded: State, job: Job, stop: bool) -> State:
-    name: StateName = "stopped" if stop or job.state == "CANCELLED" \
-        else "lost" if job.state == GONE else "failed"
-    reason = job.sentence()
-    if stop and job.nodes:
-        reason = f"Slurm job {job.id} was ended before its ranks could save"
-    return replace(recorded, state=name, reason=reason, ended=job.ended,
-                   exit_code=EXIT_CODES[name], cause=None)
 
 
 def _clock(when: float | None) -> str:

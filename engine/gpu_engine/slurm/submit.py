@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_inside
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line, resolve
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import disk_room, notes
 from gpu_engine.runs import job as jobs
@@ -81,10 +81,12 @@ def script_of(spec: RunSpec, run: str | None = None) -> str:
 
 
 def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
-           member: Member | None = None, options: Sequence[str] = ()) -> tuple[Run, jobs.Job]:
+           member: Member | None = None, options: Sequence[str] = (),
+           note: Callable[[Run], None] = lambda _: None) -> tuple[Run, jobs.Job]:
     """Make a run folder with the batch script in it and submit that. The script's own output goes
     to its supervisor.log, each rank's to `ranks/`. `plan`: of `plan_of`. `member`: its
-    place in a sweep. `options`: further ones of sbatch, for this submission alone.
+    place in a sweep. `options`: further ones of sbatch, for this submission alone. `note`: called
+    with the run before its job can begin.
 
     Raises SpecError and UserError as `batch_script`, and UserError with sbatch's words if the job
     is refused; the run folder is then removed.
@@ -100,6 +102,7 @@ def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
             with telling(f"{run.path}: can't be written"):
                 write_member(run.path, member)
         notes.tag(run.path, tags)
+        note(run)
         there = _submitted(run, spec, Place(working_folder(), str(paths.home())), options)
         _record(run, there)
     except BaseException:
@@ -110,9 +113,9 @@ def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
     return run, there
 
 
-def again(run: Run, spec: RunSpec) -> LaunchPlan:
+def again(run: Run, spec: RunSpec, checkpoint: str | None = None) -> LaunchPlan:
     """Submit another attempt of an ended run, which was submitted before, with `spec`. It goes on
-    from the newest checkpoint. Raises as `submit`; the run is then as it was."""
+    from `checkpoint`; None: from the newest. Raises as `submit`; the run is then as it was."""
     known = jobs.read(run.path)
     if known is None or known.request is None:
         raise UserError(f"run {run.id} was not submitted by gpu-panel")
@@ -121,6 +124,8 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
         spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
     plan, place = plan_of(spec), Place(run.cwd(), str(paths.home()))
+    if checkpoint is not None:
+        plan = replace(plan, resume_from=ResumeFrom(checkpoint, run.state().attempt + 1))
     stopped = jobs.asked_to_stop(run.path)
     there = None
     try:

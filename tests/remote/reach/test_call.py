@@ -19,7 +19,7 @@ from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.survey import meet
 from gpu_engine.remote.there import wire
 from gpu_engine.runs.folder import Run
-from tests.conftest import wait_for
+from tests.conftest import over, wait_for
 
 NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-wire 0123"; exec "$@"'
 LATE = """"$@" | while IFS= read -r line; do
@@ -98,7 +98,7 @@ def test_one_key_starts_one_run_however_often_it_is_said_at_once(home, tmp_path)
         link.stop(HERE, run.id, now=False)
         wait_for(lambda: run.log(0).read_text() == "ready\nasked\n")
     link.stop(HERE, run.id, now=True)
-    wait_for(lambda: not run.state().live)
+    over(run)
     assert run.log(0).read_text() == "ready\nasked\n", "no SIGTERM"
 
 

@@ -1,11 +1,12 @@
-"""The state of a run that is a job of Slurm, from what its ranks wrote and what Slurm said."""
+"""The state of a run, from what its supervisor wrote and what its place said."""
 
 from dataclasses import replace
 
 import pytest
 
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.job import Job, judge
+from gpu_engine.runs.job import Job
+from gpu_engine.runs.judge import UNHEARD, judge
 from gpu_engine.runs.state import AttemptRecord, State
 
 NEW = State("queued", "1cfe", "toy", 1.0)
@@ -55,7 +56,7 @@ def job(state, restarts=0, **more):
     (wrote("failed", 0, outcome="failed"), job("CANCELLED", 1), "stopped", 7),
 ])
 def test_the_state(recorded, slurm, state, pid):
-    found = judge(recorded, slurm, stop=False)
+    found = judge(recorded, job=slurm, stop=False)
     assert (found.state, found.pid) == (state, pid)
     assert found.attempts == recorded.attempts
     if found.live:
@@ -71,7 +72,7 @@ def test_the_state(recorded, slurm, state, pid):
     (wrote("stopped", 0, outcome="stopped"), job("FAILED", nodes="n1"), "stopped"),
     (wrote("completed", 0, outcome="completed"), job("COMPLETED", nodes="n1"), "completed")])
 def test_after_a_person_has_stopped_it(recorded, slurm, state):
-    assert judge(recorded, slurm, stop=True).state == state
+    assert judge(recorded, job=slurm, stop=True).state == state
 
 
 @pytest.mark.parametrize(("slurm", "stop", "says"), [
@@ -83,14 +84,27 @@ def test_after_a_person_has_stopped_it(recorded, slurm, state):
     (job("FAILED", nodes="n1"), True, f"asked to stop {jobs.BY_SLURM}")])
 def test_why_it_stopped_is_what_slurm_says_of_it(slurm, stop, says):
     saved = replace(wrote("stopped", 0, outcome="stopped"), reason=f"asked to stop {jobs.BY_SLURM}")
-    assert judge(saved, slurm, stop=stop).reason == says
+    assert judge(saved, job=slurm, stop=stop).reason == says
     worse = replace(saved, reason="worse than 3 of 3 after 00:03")
-    assert judge(worse, slurm, stop=stop).reason == worse.reason
+    assert judge(worse, job=slurm, stop=stop).reason == worse.reason
 
 
 def test_an_attempt_outside_of_a_job_is_not_one_of_its_starts():
     local = replace(wrote("running", 0), attempts=(AttemptRecord(1, 2.0),))
-    assert judge(local, job("RUNNING", nodes="n1"), stop=False).state == "starting"
+    assert judge(local, job=job("RUNNING", nodes="n1")).state == "starting"
+
+
+def test_only_a_place_that_was_asked_says_that_a_run_is_lost():
+    """Here the lock has said it. The hosts of a run go on while nobody here asks them."""
+    running, ended = wrote("running", None), wrote("failed", None, outcome="failed")
+    assert judge(running, held=True) == running == judge(running, held=True, there=(0, 1))
+    lost = judge(running)
+    assert (lost.state, lost.exit_code) == ("lost", 1)
+    away = judge(running, there=(0, 1))
+    assert (away.state, away.unheard, away.reason) == ("running", (0, 1), UNHEARD)
+    waits = replace(NEW, reason="waits for GPU 0")
+    assert judge(NEW, waits=waits) == waits
+    assert judge(ended) == ended == judge(ended, there=(0,))
 
 
 @pytest.mark.parametrize(("slurm", "says"), [
