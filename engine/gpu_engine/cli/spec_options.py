@@ -90,6 +90,9 @@ def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, c
     if count and devices:
         raise click.UsageError("-n takes the freest devices, --devices those that it names: give "
                                "one of them")
+    if "auto" in metrics and len(metrics) > 1:
+        raise click.UsageError("--metric auto records every number that is printed with a name: "
+                               "leave out the other patterns, or auto")
     short = {"parallel.mode": mode, "devices.ids": devices, "run.limit": run_limit,
              "devices.pick": count, "parallel.nodes": nodes}
     options = [text if "=" in text else f"{text}=" for text in sbatch]

@@ -29,7 +29,7 @@ from gpu_engine.launching.launcher import (
     submit_to_slurm,
     supervise,
 )
-from gpu_engine.launching.preflight import lasting
+from gpu_engine.launching.preflight import lasting, torchless
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
@@ -124,7 +124,8 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
         raise SpecError(problems)
     made = planned(checked, taken, base=base, environ={})
     made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
-        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep)))
+        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep),
+        *filter(None, [None if elsewhere else torchless(spec, cwd)])))
     return made if asked.devices.ids else replace(made, ranks=(), processes=())
 
 
