@@ -167,9 +167,10 @@ def _processes(state: State) -> list[str]:
     """How each attempt and each process ended, in words."""
     out = []
     for a in state.attempts if len(state.attempts) > 1 else ():
-        took = units.clock(a.ended - a.started) if a.ended is not None else "not ended"
+        took = units.clock(a.ended - a.started) if a.ended is not None else ""
+        how = a.outcome or ("goes on" if state.live and a is state.attempts[-1] else "not known")
         other = f"  with {' '.join(map(shlex.quote, a.changed))}" if a.changed else ""
-        out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
+        out.append(clean(f"attempt {a.number}  {how}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
         out += [f"rank {p.rank}  pid {p.pid}  {describe_exit(p.exit)}"

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -157,11 +158,15 @@ def given() -> dict[str, Any]:
 
 
 def _name_of(command: list[str]) -> str:
-    """The name for a run of a command: "train" for `python train.py`."""
+    """The name for a run of a command: "train" for `python train.py` and `torchrun -m p.train`."""
     from pathlib import PurePath
 
-    scripts = [a for a in command if a.endswith((".py", ".sh"))]
-    return PurePath((scripts or command or ["run"])[0]).stem[:80] or "run"
+    from gpu_engine.plan import own_command
+
+    words = own_command.program(command) or command or ["run"]
+    modules = [after.rpartition(".")[2] for word, after in pairwise(words) if word == "-m"]
+    scripts = [PurePath(a).stem for a in command if a.endswith((".py", ".sh"))]
+    return [*scripts, *modules, PurePath(words[0]).stem][0][:80] or "run"
 
 
 def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
