@@ -122,8 +122,7 @@ def _observed(function: Any) -> Any:
                 observer.fault(err)
         return result
 
-    wrap.passed_through(backward)
-    return backward
+    return wrap.passed_through(backward)
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:

@@ -26,10 +26,10 @@ compiling = torch.compiler.is_dynamo_compiling
 """torch's function that torch.compile takes to be true in what it traces."""
 
 
-def quietly(what: Callable[..., Any], *args: Any) -> Any:
+def quietly(what: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `what` returns. An error in it is reported and does not reach the script."""
     try:
-        return what(*args)
+        return what(*args, **kwargs)
     except Exception as err:  # noqa: BLE001 - never the script's problem
         observer.fault(err)
         return None
@@ -57,10 +57,7 @@ def around(function: Any, before: Callable[..., Any] | None = None,
             result = function(*args, **kwargs)
         except BaseException as err:
             if failed is not None:
-                try:
-                    failed(mark, err, *args, **kwargs)
-                except Exception as own:  # noqa: BLE001
-                    observer.fault(own)
+                quietly(failed, mark, err, *args, **kwargs)
             raise
         if after is not None:
             try:
@@ -69,8 +66,7 @@ def around(function: Any, before: Callable[..., Any] | None = None,
                 observer.fault(err)
         return result
 
-    passed_through(observed)
-    return observed
+    return passed_through(observed)
 
 
 def method(owner: Any, name: str, before: Callable[..., Any] | None = None,
@@ -112,27 +108,25 @@ def calls_of_our_caller() -> int:
 
 def hidden(function: Callable[..., Any] | None) -> Any:
     """`function`, which is ours, so that torch.compile compiles neither it nor what it calls."""
-    if function is None:
-        return None
-    with contextlib.suppress(Exception):
-        if not hasattr(_frames, "set_code_exec_strategy"):  # an older torch
-            return _without_dynamo(function, _frames.set_eval_frame)
-        _leave_out(function, _frames._FrameAction.SKIP)
-    return function
+    if function is None or hasattr(_frames, "set_code_exec_strategy"):
+        return function and _left_out(function, "SKIP")
+    return _without_dynamo(function, _frames.set_eval_frame)  # an older torch
 
 
-def passed_through(function: Any) -> None:
-    """Have torch.compile leave out `function`, but not what that calls: the script's code."""
+def passed_through(function: Any) -> Any:
+    """`function`, left out by torch.compile, but not what it calls: the script's code."""
+    return _left_out(function, "DEFAULT")
+
+
+def _left_out(function: Any, inside: str) -> Any:
     with contextlib.suppress(Exception):
         if hasattr(_frames, "set_code_exec_strategy"):
-            _leave_out(function, _frames._FrameAction.DEFAULT)
+            action = _frames._FrameAction
+            _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(
+                action.SKIP, getattr(action, inside)))
         else:
             _frames.skip_code(function.__code__)
-
-
-def _leave_out(function: Any, inside: Any) -> None:
-    _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(
-        _frames._FrameAction.SKIP, inside))
+    return function
 
 
 def _without_dynamo(function: Callable[..., Any],
