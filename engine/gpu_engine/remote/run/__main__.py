@@ -12,6 +12,7 @@ from pathlib import Path
 def main(argv: list[str]) -> int:
     from gpu_engine.remote.run import rest
     from gpu_engine.remote.run.span import Span
+    from gpu_engine.runs import digest
     from gpu_engine.runs.folder import EXIT_CODES, Run
 
     run, lock = Run(Path(argv[1])), int(argv[2])
@@ -21,9 +22,11 @@ def main(argv: list[str]) -> int:
     try:
         if argv[3:] == ["rest"]:
             rest.fetch(run)
+            digest.make(run)
             os._exit(0)
         span = Span(run)
         code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
+        digest.make(run)
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1
