@@ -26,7 +26,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands, watch
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..odd_runs import ended
 from ..queue import kit
 
@@ -113,7 +113,7 @@ def test_a_run_of_ours_is_stopped_as_before():
     assert trust.belongs(state.pid, run.path)
     assert trust.belongs(state.processes[0].pid, run.path)
     run.stop()
-    wait_for(lambda: not run.state().live)
+    over(run)
 
 
 @pytest.mark.parametrize("change", ["mode", "owner"])
@@ -213,5 +213,5 @@ def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on():
 
 
 def wait_over(run: Run) -> Run:
-    wait_for(lambda: not run.state().live and not run.supervised())
+    over(run)
     return run

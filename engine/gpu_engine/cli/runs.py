@@ -52,18 +52,12 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.launching import lookup
-    from gpu_engine.runs import query, waiting
+    from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.spec.schema import parse_best
 
     count = count or file.read().runs.listed
-    lookup.ask_all()
-    if waiting.ids(paths.queue_folder()):
-        from gpu_engine.queue import serve  # only where runs wait
-
-        with suppress(UserError):  # the list is printed all the same
-            serve.ensure()
+    take_up()
     now = time.time()
     asked = query.parse(wanted)
     if asked.doubt:
@@ -100,6 +94,20 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
         echo("parts are stopped where their run was started: gpu-engine stop RUN, there", err=True)
 
 
+def take_up() -> None:
+    """Have all go on whose process here was killed, and be told of what is elsewhere."""
+    from gpu_engine.launching import lookup
+    from gpu_engine.runs import waiting
+
+    lookup.ask_all()
+    folder = paths.queue_folder()
+    if waiting.ids(folder) or any(folder.glob("s*.lock")):
+        from gpu_engine.queue import serve  # only where runs wait, or rest
+
+        with suppress(UserError):  # the list is printed all the same
+            serve.ensure()
+
+
 def _to_dict(row: Row) -> dict[str, object]:
     from gpu_engine.runs import job
 
@@ -130,19 +138,31 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 @click.argument("run", nargs=-1, required=True, shell_complete=tab.runs)
 @click.option("--yes", is_flag=True, help=_YES)
 @click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
-def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
+@click.option("--key", is_flag=True, hidden=True)
+@for_scripts
+def rm(run: tuple[str, ...], yes: bool, here: bool, key: bool, as_json: bool) -> None:
     """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
     goes, and asks."""
     from gpu_engine.launching.lookup import find
     from gpu_engine.remote.run.removal import Removal
 
-    found, whole = list({one.path: one for one in map(find, run)}.values()), True
+    if key:
+        from gpu_engine.remote.there.part import started_by
+
+        found = [one for one in map(started_by, run) if one is not None]
+    else:
+        found = list({one.path: one for one in map(find, run)}.values())
     for one in found:  # one that goes on elsewhere is live
         one.require_removable()
     _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
     removal = Removal(only_here=here)
+    told, whole = [], True
     for one in found:
-        whole = _removed(one.id, removal.remove(one)) and whole
+        outcome = removal.remove(one)
+        told.append(fields(outcome, id=one.id))
+        whole &= outcome.here is not None if as_json else _removed(one.id, outcome)
+    if as_json:
+        echo(in_json(told))
     if not whole:
         sys.exit(1)
 
@@ -157,7 +177,7 @@ def _removed(run: str, outcome: Outcome) -> bool:
         echo(f"{run} stays here, so that the rest of it can be removed later; --here "
              "removes it here all the same", err=True)
         return False
-    echo(f"{run} removed, {units.size(outcome.here)} freed")
+    echo(f"{run} removed, {units.size(outcome.here.freed)} freed")
     return True
 
 

@@ -83,7 +83,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         from gpu_engine.remote.run.prepare import prepare as over_hosts
 
         def there(spec: RunSpec) -> Prepared:
-            return Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan))
+            return Prepared(*over_hosts(spec, base=base, cwd=cwd, send=not only_plan,
+                                        in_sweep=in_sweep))
 
         chosen = wants = None
         if chooses_host(spec):
@@ -354,8 +355,8 @@ def supervise(run: runs.Run, lock: int, *, tell: bool = True) -> None:
     lock, so that there is no moment in which nobody holds it. `tell`: whether those in notify.toml
     are told of the run. Raises UserError where it can't be started."""
     waits = waiting.read(run.path)
-    module = "gpu_engine.queue.over_hosts" if waits is not None and waits.hosts else \
-        "gpu_engine.remote.run" if parts.spans(run.path) else "gpu_engine.supervisor"
+    module = "gpu_engine.remote.run" if (waits is not None and waits.hosts) \
+        or parts.spans(run.path) else "gpu_engine.supervisor"
     # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
     # it gets the signal too, and would die of it with the run's lock.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

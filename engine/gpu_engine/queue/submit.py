@@ -145,7 +145,6 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
         raise UserError(f"--after {when.after}: {never[0]}")
     if again is not None:
         make_way(again)
-        spec = _where_it_was(spec)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after,
                 in_sweep=member is not None)
@@ -207,27 +206,12 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
     return again
 
 
-def _where_it_was(spec: RunSpec) -> RunSpec:
-    """The spec of a run that has ended, to wait for as many devices of its host."""
-    entries = parse_all(spec.devices.hosts or ())
-    if len(entries) != 1 or not entries[0].ids:
-        return spec
-    return replace(spec, devices=replace(spec.devices, hosts=[entries[0].host],
-                                         pick=len(entries[0].ids)))
-
-
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
     if names_none(spec):
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
-    if chooses_host(spec) or _named_there(spec) is not None:
-        run = spec.run
-        return [Problem(key, value, "compares with runs of this machine alone; leave it out, or "
-                                    "devices.hosts")
-                for key, value in (("run.stop_worse", run.stop_worse), ("run.halving", run.halving))
-                if value]
-    if spec.devices.hosts is not None:
+    if spec.devices.hosts is not None and not chooses_host(spec) and _named_there(spec) is None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue takes devices of one machine: say how many (-n 2 --set "
                         "devices.hosts=any), or which of one host (gpu1:0,1); a run over several "
