@@ -127,14 +127,13 @@ def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
     """Print a VALUE of RUN over its steps: loss, eval:accuracy, or a name that was logged or
     printed; by default the one of run.best."""
     from gpu_engine.launching.lookup import find
-    from gpu_engine.runs import summary
-    from gpu_engine.sweep.figures import compared_by, track_of
+    from gpu_engine.runs import digest
 
     found = find(run)
-    track, exact = track_of(found.path)
+    _, track, exact = digest.track_of(found.path)
     there = track.extents()
-    asked = summary.read(found).best
-    name = value or compared_by(asked, there).name
+    asked = digest.of(found).best
+    name = value or digest.compared_by(asked, there).name
     if not (value or asked) and name not in there:
         name = next(iter(there), name)
     if name not in there:
