@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import environment
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.environment import Environment

@@ -16,7 +16,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
 from gpu_engine.launching import ask_torch, reattach
-from gpu_engine.launching.launcher import launch, resume
+from gpu_engine.places.verbs import launch, resume
 from gpu_engine.queue import serve
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import folder, notes, sweep, trust, waiting

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.report import usage
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import leftovers

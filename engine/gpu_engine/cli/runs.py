@@ -53,13 +53,13 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.runs import query, waiting
     from gpu_engine.settings import file
     from gpu_engine.spec.schema import parse_best
 
     count = count or file.read().runs.listed
-    lookup.ask_all()
+    verbs.look_at_all()
     if waiting.ids(paths.queue_folder()):
         from gpu_engine.queue import serve  # only where runs wait
 
@@ -136,7 +136,7 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
     """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
     goes, and asks."""
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
     from gpu_engine.remote.run.removal import Removal
 
     found, whole = list({one.path: one for one in map(find, run)}.values()), True
@@ -171,11 +171,11 @@ def _removed(run: str, outcome: Outcome) -> bool:
 def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
 
-    lookup.ask_all()
+    verbs.look_at_all()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")

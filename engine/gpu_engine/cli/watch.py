@@ -83,10 +83,10 @@ def watch(follower: Follower, *, quiet: bool = False,
           each: Callable[[bool], None] = lambda last: None) -> State:
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it. `each` is
     called at each look, the last time with True. quiet: no progress."""
-    from gpu_engine.launching.reattach import StillOn
+    from gpu_engine.places.verbs import Followed
     from gpu_engine.plan.own_command import on_stop
 
-    goes_on, pressed, progress = StillOn(follower.run), 0, _Progress(follower)
+    goes_on, pressed, progress = Followed(follower.run), 0, _Progress(follower)
     while True:
         try:
             release()

@@ -55,10 +55,10 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
           ) -> list[LaunchPlan]:
     """The plan of each member, made without side effects. Raises SpecError with what is wrong with
     the first of them that could not run."""
-    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.places.verbs import meant_by
     from gpu_engine.queue.submit import plan
 
-    inventory = inventory or discover_for(members[0].spec)
+    inventory = inventory or meant_by(members[0].spec).devices(members[0].spec)
     found: list[LaunchPlan] = []
     for member in members:
         try:
@@ -218,7 +218,7 @@ class Done:
 def stop(found: Group, *, now: bool = False) -> Done:
     """Take the waiting members out of the line, and then ask those that run to stop; `now`: kill
     their ranks. Members that have ended are left alone."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
 
     with contextlib.suppress(OSError):  # empty: those that rest at a rung stay there
         lock = waiting.sweep_lock(paths.queue_folder(), found.id)
@@ -230,7 +230,7 @@ def stop(found: Group, *, now: bool = False) -> Done:
     # that another has just left.
     for run in [*reversed(waits), *(run for run in live if run not in waits)]:
         try:
-            lookup.stop(run, now=now)
+            verbs.stop(run, now=now)
             done.append(run)
         except (UserError, OSError) as err:
             if run.state().live:
@@ -256,7 +256,7 @@ def go_on(found: Group, unable: set[str]) -> bool:
     """With run.halving: once no member runs, put those into the line that go on from the rung at
     which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
     passed over. Raises UserError if its spec can't be read."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
 
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
@@ -265,7 +265,7 @@ def go_on(found: Group, unable: set[str]) -> bool:
         return False
     by = compared_by(spec.run.best or spec.train.best, ())
     for run, _ in ours:
-        lookup.ask_slurm(run)
+        verbs.look(run)
     states = {run.id: run.state() for run, _ in ours}
     next_up = due(states, found.of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
@@ -280,7 +280,7 @@ def _again(members: Iterable[tuple[Run, Member]]) -> Done:
     from pathlib import Path
 
     from gpu_engine.code.submitted import Kept
-    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.places.verbs import meant_by
     from gpu_engine.queue.submit import Submission, When
     from gpu_engine.queue.submit import submit as wait
 
@@ -292,7 +292,7 @@ def _again(members: Iterable[tuple[Run, Member]]) -> Done:
             if member.pick is not None:  # it became devices.ids when the run started
                 spec = replace(spec, devices=replace(
                     spec.devices, ids=None, pick=member.pick, free_gib=member.free_gib))
-            inventory = inventory or discover_for(spec)
+            inventory = inventory or meant_by(spec).devices(spec)
             wait(spec, When(), Submission(inventory, Kept(), Path(run.cwd())), member=member,
                  again=run, begin=False)
             done.append(run)

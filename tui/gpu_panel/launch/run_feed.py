@@ -26,7 +26,6 @@ from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Schedule, Start, Step, Training
 from gpu_engine.events.view import RunView
-from gpu_engine.launching.reattach import reattach_all
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import disk_room, notes, waiting
 from gpu_engine.runs import folder as runs
@@ -117,8 +116,7 @@ class RunsFeed:
 
     def _list(self) -> None:
         """List the folder if it has changed, and every 30 s, as a change within one tick of the
-        file system's clock is not seen. Runs on other machines that nobody mirrors any more are
-        then mirrored again."""
+        file system's clock is not seen."""
         try:
             stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:
@@ -127,8 +125,6 @@ class RunsFeed:
         if stamp == self._folder_stamp and now - self._listed_at < _AGAIN:
             return
         self._folder_stamp, self._listed_at, self._all = stamp, now, True
-        if not readonly.on:
-            reattach_all()
         self._runs = {run.id: run for run in runs.each_run()}
         self._known = {k: v for k, v in self._known.items() if k in self._runs}
 

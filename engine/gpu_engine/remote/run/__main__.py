@@ -1,5 +1,5 @@
 """`python -m gpu_engine.remote.run RUN_DIR LOCK_FD [rest]`: started by `launching.launcher`; with
-`rest` by `launching.reattach`, to fetch what the hosts of a run that has ended have still got."""
+`rest` by `places.hosts`, to fetch what the hosts of a run that has ended have still got."""
 
 from __future__ import annotations
 

@@ -1,0 +1,60 @@
+"""Slurm as a place. Its line is its own, so that a run is submitted when it is started, and its
+nodes have the files that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.devices.records import Inventory
+from gpu_engine.interpreters import choose
+from gpu_engine.launching import environment, launcher, notifier, preflight
+from gpu_engine.launching.launcher import Prepared
+from gpu_engine.runs import attempts, checkpoints, job
+from gpu_engine.runs.folder import Run
+from gpu_engine.runs.sweep import Member
+from gpu_engine.slurm import submit
+from gpu_engine.slurm.script import placed
+from gpu_engine.spec.schema import RunSpec
+
+_ITS_OWN = Inventory((), "nvml")
+
+
+def devices(spec: RunSpec) -> Inventory:
+    """It chooses them."""
+    return _ITS_OWN
+
+
+def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
+            in_sweep: bool = False, **_: object) -> Prepared:
+    """`verbs.prepare`."""
+    plan = submit.plan_of(spec, base, in_sweep=in_sweep)
+    if problems := preflight.lasting(placed(spec).spec, Inventory((), plan.source), cwd,
+                                     choose.of_spec(spec, cwd)):
+        raise SpecError(problems)
+    return Prepared(spec, _ITS_OWN, launcher.warned(plan, notifier.doubt()))
+
+
+def start(prepared: Prepared, *, tell: bool = True, tags: Sequence[str] = (),
+          member: Member | None = None, options: Sequence[str] = ()) -> Run:
+    """`verbs.start`. `member`, `options`: as for `slurm.submit.submit`."""
+    run, _ = submit.submit(prepared, tags=tags, member=member, options=options)
+    environment.note(run, prepared.plan, prepared.inventory)
+    if tell:
+        notifier.start(run)
+    return run
+
+
+def again(run: Run, spec: RunSpec, start: str) -> Prepared:
+    """`launcher.again`."""
+    known = job.read(run.path)
+    if known is None or known.request is None:  # of a script that a person has submitted
+        return launcher.again(run, spec, start)
+    if start != "newest":
+        raise UserError(f"run {run.id} is a job of Slurm, which goes on from its newest "
+                        "checkpoint: leave --from out")
+    attempts.check_length(run, spec, checkpoints.choose(run.checkpoints, start, None))
+    prepared = Prepared(spec, _ITS_OWN, submit.again(run, spec))
+    notifier.start(run)
+    return prepared
