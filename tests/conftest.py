@@ -207,7 +207,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         state = run.state()
         if state.live and procs.alive(state.pid, state.ticks):
             os.kill(state.pid, signal.SIGQUIT)
-            wait_for(lambda run=run: not run.state().live)
+            over(run)
+
+
+def over(run: runs.Run, seconds: float | None = None) -> runs.State:
+    """Its state, once the run has ended and its supervisor with it."""
+    return wait_for(lambda: not (state := run.state()).live and not run.supervised() and state,
+                    seconds)
 
 
 def wait_for(condition, seconds: float | None = None):

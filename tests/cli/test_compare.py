@@ -3,53 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpu_engine.places.verbs import prepare
-from gpu_engine.runs import environment
-from gpu_engine.runs.create import create_run
+from gpu_engine.events import schema
+from gpu_engine.events.view import RunView
+from gpu_engine.runs import compare, environment, notes
 from gpu_engine.runs.environment import Environment
-from gpu_engine.runs.folder import AttemptRecord, Run, State
-from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.write import to_toml
+from gpu_engine.runs.folder import Run, State
 
-from .. import event_lines
 from ..command_line import called
-from ..conftest import slots
-
-T0 = 1_790_000_000.0
+from ..export.kit import T0, Written
 
 
 def written(name: str, rate: float, losses: list[float], seconds: float, **env: object) -> Run:
     """A run of two ranks that has ended, with these losses on rank 0 and 1 more on rank 1."""
-    made = prepare(from_dict({
-        "name": name, "task": {"use": "gpu_engine.tasks.digits:Digits"},
-        "devices": {"ids": ["cpu:0", "cpu:1"]}, "parallel": {"mode": "ddp"},
-        "train": {"lr": rate, "steps": len(losses)}}), inventory=slots(2))
-    run, lock = create_run(name, to_toml(made.spec), made.plan)
-    os.close(lock)
-    (run.path / "ranks").mkdir(exist_ok=True)
+    run = Written(name, 2, train={"lr": rate, "steps": len(losses)})
     for rank in (0, 1):
-        lines = [event_lines.line("start", {
-            "rank": rank, "local_rank": rank, "node": 0, "pid": 1, "device": [f"CPU {rank}"],
-            "world_size": 2, "attempt": 1}, t=T0)]
+        run.start(rank)
         for at, loss in enumerate(losses, 1):
-            lines.append(event_lines.line("step", {
-                "step": at, "n": 1, "losses": [loss + rank], "loss": loss + rank, "lr": rate,
-                "samples_per_s": 100.0 * (rank + 1), "epoch": 0, "skipped": 0}, t=T0 + at))
-        lines.append(event_lines.line("memory", {
-            "gpu_allocated": [1 << 30], "gpu_reserved": [2 << 30], "gpu_peak": [(3 + rank) << 30],
-            "gpu_process": None, "rss": (1 + rank) << 29}, t=T0 + 9))
-        if rank == 0:
-            lines.append(event_lines.line("eval", {"step": len(losses), "accuracy": 1 - rate},
-                                          t=T0 + 9))
-        run.events(rank).write_bytes(b"".join(lines))
-    run.write_state(State("completed", run.id, name, T0, started=T0, ended=T0 + seconds,
-                          attempts=(AttemptRecord(1, T0, T0 + seconds, "completed"),)))
+            run.steps(rank, at, [loss + rank], t=at, samples_per_s=100.0 * (rank + 1))
+        run.tell(rank, "memory", t=9, gpu_allocated=[1 << 30], gpu_reserved=[2 << 30],
+                 gpu_peak=[(3 + rank) << 30], rss=(1 + rank) << 29)
+    run.tell(0, "eval", t=9, step=len(losses), accuracy=1 - rate)
     environment.write(run.path, Environment(**env))
-    return run
+    return run.end(seconds=seconds)
 
 
 @pytest.fixture
@@ -77,6 +58,48 @@ def test_a_table_of_how_they_ended_and_what_differs(two):
     assert told["commit"] == ["a" * 12, "b" * 12]
     assert "task.use" not in told  # the same in both
     assert "python" not in told
+
+
+def test_a_run_is_compared_by_what_it_is_told_and_called_as_a_person_calls_it(two):
+    own = written("own", 0.1, [1.0], 9.0, code="c" * 20, folder="/x" * 9)
+    (own.path / "spec.toml").write_text('name = "own"\n[task]\ncommand = ["x", "{lr}"]\n')
+    notes.change(own.path, lambda noted: replace(noted, name="mine"))
+    facts = [compare.read(run)[0] for run in (two[0], own)]
+    rows = [(title, {row.name: row.values for row in rows})
+            for title, rows in compare.parts(facts)]
+    assert [title for title, _ in rows] == ["", "settings", "environment"]
+    (_, figures), (_, settings), (_, environment) = rows
+    assert list(figures) == ["state", "steps", "loss", "eval accuracy", "time", "samples per s",
+                             "GPU memory", "host memory"]
+    assert {"train.lr", "batch.size"} & set(settings) == {"train.lr", "batch.size"}
+    assert (settings["batch.size"][1], settings["name"]) == (None, ("slow", "own"))
+    assert (environment["code"][1], environment["folder"][1]) == ("c" * 12, "/x" * 9)
+    assert compare.heads(facts)[1] == f"{own.id} mine"
+    # Before its events are read only its state is known.
+    assert compare.without_figures(own, own.state()).figures == compare.Figures("completed")
+
+
+def test_of_what_is_logged_the_first_thirty_are_compared_without_what_is_no_value_of_its_own():
+    values = {"grad_norm": 1.0, "loss[1]": 2.0, **{f"v{n:02}": n / 8 for n in range(40)}}
+    view, state = RunView(), State("running", "id", "r", T0, started=T0)
+    for event in (schema.Schedule(40, *[None] * 5), schema.Metric(3, values)):
+        view.fold(0, event)
+    facts = compare.with_figures(
+        compare.RunFacts("id", "r", compare.Figures("?"), {}, Environment()), state, view)
+    told = facts.figures
+    assert (told.state, told.total_steps, told.logged) == (
+        "running", 40, {f"v{n:02}": n / 8 for n in range(28)})
+    assert told.seconds > 0
+    shown = {row.name: row.values for row in compare.figure_rows([facts])}
+    assert (shown["v03"], "v28" in shown) == (("0.375",), False)
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=2 * compare.WIDEST))
+def test_a_value_is_shown_whole_or_cut_to_the_width(text):
+    shown = compare.cell(text)
+    assert shown == (text if len(text) <= compare.WIDEST else text[:compare.WIDEST - 1] + "…")
+    assert len(shown) == min(len(text), compare.WIDEST)
+    assert compare.cell(None) == "–"
 
 
 def test_for_scripts_and_for_reports(two):

@@ -28,7 +28,7 @@ from gpu_engine.runs import notes
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import slots, wait_for
+from ..conftest import over, slots, wait_for
 from ..remote.run.kit import make_hosts
 from ..sweep.made import ended, nobody_starts, submitted
 
@@ -141,7 +141,7 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
             f"run {other.id} was not started by you: it lacks the tag agent:night"
         for run in found:
             assert not (await tool("stop", run=run.id, now=True))[1]
-            wait_for(lambda run=run: not run.state().live)
+            over(run)
             assert run.state().state == "stopped"
         assert other.state().live
         assert error(await tool("run", command=["true"], devices="cpu:0,cpu:1", mode="ddp")
@@ -177,9 +177,9 @@ async def test_a_run_on_a_host_counts_as_its_devices(home):
         refused = error(await tool("run", command=["true"], devices="cpu:0"))
         assert "would have 2 devices" in refused["why"]
         assert not (await tool("stop", run=first["id"], now=True))[1]
-        wait_for(lambda: not runs.find(first["id"]).state().live)
+        over(runs.find(first["id"]))
         last, _ = await tool("run", command=["true"], devices="cpu:0")
-    wait_for(lambda: not runs.find(last["id"]).state().live)
+    over(runs.find(last["id"]))
 
 
 async def test_servers_of_one_tag_are_bounded_together(home):
@@ -325,7 +325,7 @@ async def test_a_value_that_never_came_and_tags_that_can_not_be(home):
         assert not runs.all_runs()
         started, _ = await tool("run", command=["echo", "1"], devices="cpu:0",
                                 metric=["val: (\\S+)"])
-        wait_for(lambda: not runs.find(started["id"]).state().live)
+        over(runs.find(started["id"]))
         summary = (await tool("show", run=started["id"]))[0]["summary"]
         assert "val was not seen in 1 line" in summary
 
@@ -345,7 +345,7 @@ def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home)
     server.stdout.close()
     server.stdin.close()
     server.wait()
-    wait_for(lambda: not run.state().live and not run.supervised())
+    over(run)
     assert run.state().state == "completed"
     assert notes.read(run.path).tags == ("agent:mcp",)
     assert [one.id for one in runs.all_runs()] == [run.id]

@@ -14,7 +14,7 @@ import pytest
 from gpu_engine.runs import folder
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over
 
 TRAIN = """import sys, time
 print("val_bpb: 0.9979", flush=True)
@@ -51,7 +51,7 @@ def test_every_command_of_the_skill_does_what_it_says(home, tmp_path, monkeypatc
         told[line] = json.loads(done.stdout) if "--json" in line.split(" -- ")[0] else done.stdout
         if " run " in line and not re.search("--grid|--repeat", line):
             run = told[line]["id"]
-            wait_for(lambda run=run: not folder.find(run).state().live)
+            over(folder.find(run))
             (project / "train.py").write_text(TRAIN + "# an idea\n")
     shown = next(told[line] for line in lines if " show " in line)
     assert shown["state"]["state"] == "completed"

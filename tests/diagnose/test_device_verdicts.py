@@ -76,7 +76,7 @@ def test_a_processor_has_none():
     ([77 * GIB], [80 * GIB], [], True), ([70 * GIB], [80 * GIB], [], False),
     ([79 * GIB], [], [], False), ([79 * GIB], [None], [], False), ([], [80 * GIB], [], False),
     ([9 * GIB, 79 * GIB], [80 * GIB, 80 * GIB], [], True),
-    ([9 * GIB, 60 * GIB], [80 * GIB, 80 * GIB], [0, 12], True),
+    ([9 * GIB, 60 * GIB], [80 * GIB, 80 * GIB], [0, 12], True), ([95], [100], [], True),
     ([60 * GIB], [80 * GIB], [12], True), ([60 * GIB], [80 * GIB], [3], False)])
 def test_memory_near_its_end(peak, total, retries, there):
     view = RankView(0, gpu_peak=peak, gpu_total=total, gpu_retries=retries, at_step=500)
@@ -134,6 +134,15 @@ def test_a_short_one_and_few_readings_carry_nothing():
     assert codes([], readings(*[{}] * 40, *[hot] * 15)) == []
     assert codes([], readings(*[hot] * 11)) == []
     assert codes([], readings(*[hot] * 12)) == ["throttling"]
+
+
+@pytest.mark.parametrize(("bound", "value", "each"), [
+    ("HELD", 0.5, [{"throttle": "power limit, too hot", "clock": 0.5}]),
+    ("BUSY", 0.5, [{"throttle": "hardware slowdown", "utilization": 0.5}]),
+    ("MOSTLY", 0.5, [{"throttle": f"hardware slowdown, {'x' * 90}"}, {}])])
+def test_what_is_at_a_bound_counts(monkeypatch, bound, value, each):
+    monkeypatch.setattr(verdicts, bound, value)
+    assert codes([], readings(*each * 24)) == ["throttling"]
 
 
 # --- other processes ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -21,7 +22,7 @@ from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.cause import Failure
 from gpu_engine.supervisor.ranks import RankState
 
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..observe.kit import PYTHON, SCRIPTS, engine_run
 
 TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set", "parallel.launcher=direct")
@@ -92,7 +93,7 @@ def test_who_waits_for_whom_is_told_with_the_line_of_each(home, tmp_path, monkey
             if run.state().live:
                 run.stop(now=True)
         for run in started.values():
-            wait_for(lambda run=run: not run.state().live)
+            over(run)
 
 
 @pytest.mark.parametrize(("fault", "parts"), [
@@ -412,3 +413,41 @@ def test_without_operations_the_lines_are_told():
     hang = hangs.find_hang([rank(0, works=True), rank(1, works=True)], NOW)
     assert hang.text == "no step for 01:00: ranks 0, 1 work at train.py:7 in main"
     assert hang.works
+
+
+def at(view: RankView, **stands) -> RankView:
+    """The rank where it stands otherwise."""
+    view.stands = replace(view.stands, **stands)
+    return view
+
+
+def test_all_that_may_be_told_of_a_rank():
+    loads = "torch/utils/data/dataloader.py:3 in f"
+    joins = [at(rank(number), stack=("c10d.py:9 in init_process_group",)) for number in range(3)]
+    for view in joins:
+        view.step_times = []
+    alone = rank(1, stands=False, silent=50)
+    for views in (
+            [rank(0, WAITS), *(rank(number, DONE) for number in range(1, 6))],
+            [rank(0, WAITS), rank(1, DONE, outcome="failed")],
+            *([rank(0, WAITS), rank(1, DONE, outcome="completed", ended=ended, exit=status)]
+              for ended, status in ((True, 3), (False, None), (True, None))),
+            [rank(0, WAITS), at(rank(1, DONE), stack=(loads,), worker="w.py:2 in g")],
+            [rank(0, WAITS), at(rank(1, DONE), stack=(loads,))],
+            [rank(0, WAITS), at(rank(1, DONE), worker="w.py:2 in g")],
+            [at(rank(0), place=None, stack=("a.py:1 in b",)), at(rank(1), place=None, stack=())],
+            [*joins[:2], RankView(3, beat=NOW)], [alone, rank(2)], [alone, rank(2, silent=40)],
+            [rank(0, silent=40), alone], [rank(0, WAITS), rank(1, WAITS), rank(2)],
+            [rank(0, WAITS, still=30), rank(1, DONE, stands=False, still=29)]):
+        hangs.find_hang(views, NOW)
+        hangs.find_hang(views, NOW, unheard={views[-1].rank})
+    assert hangs.find_alarm([rank(0), rank(1, works=True)], NOW, unheard={1}).rank == 0
+    for others in (8, 9):
+        standing = [hangs.Standstill(number, None, None, 40.0, 0.0) for number in range(others)]
+        hangs.describe([hangs.Standstill(others, 1, "data", 50.0, 20.0), *standing])
+        hangs.describe([*standing, hangs.Standstill(others, 0, "x", 99.0, 0.0)])
+    assert hangs.behind([rank(0, WAITS, still=0.5), rank(1, DONE)], NOW).text.startswith(
+        "rank 0 waits for rank 1 in all_reduce #8 (9 float) at train.py:7 in main; ")
+    for size in ("9 float", "1000", "9,9 float, 3 int"):
+        one = rank(0, ("0", 8, "all_reduce", size, False))
+        hangs.another_size([one], {1: "/here/train.py:7 in main"}, {1: 0.5})

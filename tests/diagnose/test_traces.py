@@ -6,19 +6,22 @@ import gzip
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
-from gpu_engine.diagnose.traces import trace
+from gpu_engine.diagnose import traces
+from gpu_engine.diagnose.traces import able, trace
+from gpu_engine.events.paths import MOST_TRACED
 from gpu_engine.runs import folder as runs
 from gpu_engine.worker.rank import tracer as rank_tracer
 from gpu_engine.worker.rank.tracer import Tracer
 
-from .. import odd_runs
-from ..conftest import wait_for
+from .. import event_lines, odd_runs
+from ..conftest import over, wait_for
 from ..observe.kit import PYTHON, SCRIPTS
 
 TWO = ("--mode", "ddp", "--devices", "cpu:0,cpu:1", "--set", "parallel.launcher=direct")
@@ -58,7 +61,7 @@ def test_all_ranks_of_a_script_trace_the_same_steps_and_train_on(home):
     with pytest.raises(UserError, match="no rank 7"):
         trace(run, ranks=[7])
     run.stop(now=True)
-    wait_for(lambda: not run.state().live)
+    over(run)
     with pytest.raises(UserError, match="not running"):
         trace(run)
 
@@ -129,6 +132,70 @@ def test_a_request_of_another_user_is_not_obeyed(tmp_path, monkeypatch):
     tracer = Tracer(tmp_path / "ranks/00000.jsonl")
     tracer.tick()
     assert not tracer.wanted
+
+
+class Live:
+    """A run of two ranks that make ten steps a second, on a clock of its own."""
+
+    def __init__(self, path: Path, monkeypatch, answers: int):
+        self.path, self.id, self.answers = path, "3f2a", answers
+        self.now, self.live, self.asked = 1000.0, True, None
+        monkeypatch.setattr(traces, "time", SimpleNamespace(
+            time=lambda: self.now, sleep=self.goes_on))
+
+    def state(self):
+        return SimpleNamespace(live=self.live, state="running")
+
+    def ranks(self):
+        return [1, 0]
+
+    def events(self, rank: int) -> Path:
+        return self.path / f"{rank}.jsonl"
+
+    def goes_on(self, seconds: float):
+        self.now += seconds
+        for rank in self.ranks() if self.answers else ():
+            at = round(self.now * 10) - 9990 + rank
+            self.say(rank, "step", {"step": at, "n": 2, "losses": [1.0, 1.0]})
+        if self.asked is None and (self.path / "trace.json").exists():
+            self.asked = json.loads((self.path / "trace.json").read_text())
+            for rank in range(self.answers):
+                self.say(rank, "trace", {"first": 50, "steps": 3, "path": f"traces/{rank}"})
+
+    def say(self, rank: int, kind: str, fields: dict):
+        event_lines.append(self.events(rank), event_lines.line(kind, fields, t=self.now))
+
+
+@pytest.mark.parametrize(("answers", "took"), [(2, 0.6), (1, 30.0), (0, 30.0)])
+def test_all_begin_at_a_step_that_none_reaches_before_the_last_has_seen_the_request(
+        tmp_path, monkeypatch, answers, took):
+    run = Live(tmp_path, monkeypatch, answers)
+    run.say(0, "trace", {"first": 1, "steps": 3, "path": "traces/old"})
+    found = trace(run, wait=30.0)
+    assert {rank: one and one.path for rank, one in found.items()} == {
+        rank: f"traces/{rank}" if rank < answers else None for rank in (0, 1)}
+    begun = run.asked.pop("until") - 30.0
+    begins = run.asked.pop("from")
+    assert run.asked == {"steps": 3, "ranks": [0, 1]}
+    assert begins - (round(begun * 10) - 9989) in (25, 26) if answers else begins == 0
+    assert run.now - begun == pytest.approx(took, abs=0.45)
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_who_can_be_asked(tmp_path, monkeypatch):
+    run = Live(tmp_path, monkeypatch, 0)
+    assert (able(run, 1, []), able(run, MOST_TRACED, [1])) == ([0, 1], [1])
+    for steps, ranks, says in ((0, [], "0 steps: from 1 to"), (MOST_TRACED + 1, [], "be traced"),
+                               (1, [0, 8, 7], "run 3f2a has no rank 7 yet")):
+        with pytest.raises(UserError, match=says):
+            able(run, steps, ranks)
+    run.live = False
+    (tmp_path / "traces").mkdir()
+    for number in range(9):
+        (tmp_path / "traces" / f"{number}").touch()
+        with pytest.raises(UserError) as refused:
+            able(run, 1, [])
+        assert str(refused.value).endswith("traces/7 and 1 more" if number == 8 else f"/{number}")
 
 
 def test_of_a_run_that_has_ended_it_names_the_traces_that_there_are(home):

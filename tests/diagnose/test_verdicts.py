@@ -177,7 +177,7 @@ def test_the_last_steps_are_told_though_an_evaluation_has_gone_on_since():
 
 def test_the_median_counts_each_span_for_its_steps():
     view = RankView(0)
-    for n, median in ((90, 0.01), (5, 0.2), (5, 0.3)):
+    for n, median in ((50, 0.01), (45, 0.2), (5, 0.3)):
         view.spent([schema.StepTime(100, n, 1.0, median=median, **HEALTHY)])
     assert steps.of_run(view).median == 0.01
 
@@ -186,16 +186,28 @@ def test_figures_that_cannot_be_true_are_left_out():
     view = rank(data=0.5, forward=0.0)
     for odd in (float("nan"), float("inf"), -1.0, 1e300):
         view.spent([schema.StepTime(1, 10, odd, **HEALTHY)])
+        view.spent([schema.StepTime(1, 10, 1.0, **HEALTHY | {"data": odd})])
     assert steps.of_run(view).seconds == 8
 
 
 def test_what_is_not_known_is_told_as_that():
-    parts = steps.of_run(rank(wait=None, copy=None))
+    view = rank(wait=None, copy=None, gc=0.25)
+    parts = steps.of_run(view)
     assert parts.share("wait") is None
-    assert parts.to_dict()["parts"]["wait"] is None
-    assert "waiting" not in steps.line(parts)
+    assert verdicts.to_dict([view, RankView(1)])["ranks"][0]["run"]["parts"]["wait"] is None
     assert steps.line(parts) == (
         "10 ms a step: data 2%, forward 30%, backward 30%, optimizer 10%, rest 28%")
+
+
+def test_a_bar_has_a_letter_for_each_tenth_of_the_last_span():
+    view = rank(wait=None)
+    assert steps.bar(view) == "fffbbbo···"
+    view.spent([schema.StepTime(900, 0, 1.0, data=1.0)])  # no step: as the last that had one
+    assert steps.bar(view, 20) == "ffffffbbbbbboo······"
+    view.spent([schema.StepTime(900, 9, 1.0, data=1.009, save=0.0)])
+    assert steps.bar(view) == "dddddddddd"
+    view.spent([schema.StepTime(900, 9, 1.0, data=9.0)])  # which can't be true
+    assert steps.bar(view) == steps.bar(RankView(0)) == ""
 
 
 def test_the_first_steps_do_not_make_a_part_unknown():
@@ -250,3 +262,34 @@ def test_two_ranks_that_evaluate_are_not_said_to_be_one():
 def test_workers_are_counted_in_words(workers, says):
     (found,) = verdicts.of([rank(workers=workers, data=0.5, forward=0.0)])
     assert says in found.text
+
+
+STALL = {"stalls": 2, "stalled": 0.25, "every": 50, "stalled_in": "other"}
+EVAL = {"eval": 0.625, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
+
+
+@pytest.mark.parametrize(("bound", "value", "parts", "code"), [
+    ("DATA", 0.25, {"data": 0.25, "forward": 0.0}, "input-bound"),
+    ("WORTH", 2**-8, {"data": 0.25, "forward": 0.0, "n": 64}, "input-bound"),
+    ("STEPS", 64, {"data": 0.5, "forward": 0.0, "n": 8}, "input-bound"),
+    ("SECONDS", 8.0, {"data": 0.5, "forward": 0.0}, "input-bound"),
+    ("SAVING", 0.25, {"save": 0.25}, "saving"), ("TIMES", 8, {"save": 0.25}, "saving"),
+    ("TIMES", 8, EVAL, "evaluation"), ("GARBAGE", 0.25, {"gc": 0.25, "gcs": 100}, "garbage"),
+    ("NEARLY", 1.0, {"gc": 0.5, "gcs": 100}, "garbage"), ("STALLS", 16, STALL, "stalls"),
+    ("STALLED", 0.25, STALL, "stalls"), ("ALIKE", 1.0, STALL, "stalls")])
+def test_what_is_at_a_bound_counts(monkeypatch, bound, value, parts, code):
+    monkeypatch.setattr(verdicts, bound, value)
+    assert codes(rank(**parts)) == [code]
+
+
+def test_figures_have_few_digits():
+    """In goldens/."""
+    for parts in ({"save": 0.2141592}, EVAL | {"eval": 0.6141592}, {"gc": 0.3141592, "gcs": 100},
+                  STALL | {"stalled": 0.3141592, "stalled_in": None, "every": 0},
+                  STALL | {"stalled": 0.3141592, "stalled_in": None},
+                  STALL | {"every": 4, "workers": 4}, {"data": 0.3141592, "forward": 0.1}):
+        verdicts.of([rank(**parts)])
+        verdicts.to_dict([rank(**parts)])
+    train = {"data": 0.02, "forward": 0.1, "backward": 0.1, "optimizer": 0.02, "wait": 0.02}
+    verdicts.of([rank(0, eval=0.7141592, **train), rank(1, eval=0.2, **train),
+                 rank(2, **train | {"wait": 0.7})])

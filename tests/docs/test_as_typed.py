@@ -23,7 +23,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.spec import presets
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over
 from ..export.kit import Written
 from .test_commands import MADE, PAGES, ROOT, _looks_only, lines
 
@@ -94,7 +94,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         state = run.state()
         if state.live and procs.alive(state.pid, state.ticks):
             os.kill(state.pid, signal.SIGQUIT)
-            wait_for(lambda run=run: not run.state().live)
+            over(run)
 
 
 def test_there_are_lines_of_all_kinds() -> None:
@@ -135,7 +135,7 @@ def test_on_a_machine_without_a_gpu(stranger: Path) -> None:
         if done.returncode != 0:
             broken.append(f"{page}: {line}: {done}")
         for run in runs.all_runs():  # a detached one has the devices
-            wait_for(lambda run=run: not run.state().live)
+            over(run)
     assert not broken, "\n".join(broken)
 
 

@@ -171,14 +171,6 @@ def test_of_many_warnings_the_newest_stay():
     assert run.warnings() == [f"w{n}" for n in range(10, 60)]
 
 
-def test_what_many_steps_were_spent_on_is_summed_up():
-    run = folded(*(event("step_time", step=n, n=1, seconds=2.0, data=0.5) for n in range(1, 201)))
-    spans = run.ranks[0].spans
-    assert len(spans) < 100
-    assert [sum(getattr(s, name) for s in spans) for name in ("n", "seconds", "data")] == [
-        200, 400.0, 100.0]
-
-
 def test_the_first_loss_that_is_not_finite_is_told_of_this_attempt():
     run = folded(event("step", step=6, n=3, losses=[1.0, "NaN", "Infinity"]),
                  event("step", step=9, n=3, loss="NaN"))

@@ -11,7 +11,7 @@ import pytest
 from gpu_engine.runs import folder as runs
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..observe.kit import PYTHON, Ran
 from ..remote.run.kit import losses_so_far
 from . import sharded
@@ -96,7 +96,7 @@ def test_a_stop_saves_and_a_resume_goes_on_with_another_number_of_devices(home, 
     run = runs.find(done.stdout.strip())
     wait_for(lambda: run.events(0).exists() and len(losses_so_far(run.path, 0)) > 2)
     assert called("stop", run.id).returncode == 0
-    wait_for(lambda: not run.state().live)
+    over(run)
     assert run.state().state == "stopped", run.state()
     (name,) = names(run.path / "saved")
     steps = int(name.removeprefix("step-"))

@@ -19,7 +19,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import gpus, wait_for
+from ..conftest import gpus, over
 from ..panel.test_main import Terminal
 from ..trust.watching import limits
 from .environments import environment, torch_in
@@ -182,5 +182,5 @@ def test_nor_does_the_panel(marker: Path) -> None:
 def test_a_launch_starts_it(words: str, marker: Path) -> None:
     called("run", "--detach", *words.split())
     run = runs.all_runs()[0]
-    wait_for(lambda: not run.state().live and not run.supervised())
+    over(run)
     assert "--run" in marker.read_text()

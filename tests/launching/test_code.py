@@ -16,7 +16,7 @@ from gpu_engine.runs import environment
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import slots, wait_for
+from ..conftest import over, slots
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def ran(text: str) -> str:
     Path("train.py").write_text(text)
     run = launch(from_dict({"task": {"command": [sys.executable, "train.py"]},
                             "devices": {"ids": ["cpu:0"]}}), inventory=slots(1))
-    wait_for(lambda: not run.state().live and not run.supervised())
+    over(run)
     return run.id
 
 

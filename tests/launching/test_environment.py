@@ -17,7 +17,7 @@ from gpu_engine.runs import environment
 from gpu_engine.runs.environment import Environment
 from gpu_engine.spec.read import from_dict
 
-from ..conftest import slots, torch_version, wait_for
+from ..conftest import over, slots, torch_version
 
 
 def git(folder: Path, *words: str) -> str:
@@ -57,7 +57,7 @@ def test_a_launch_keeps_it(home: Path, project: Path, monkeypatch: pytest.Monkey
         __version__, sys.executable, torch_version(), None, socket.gethostname(), "1 × CPU slot",
         str(project), git(project, "rev-parse", "HEAD").strip(), 1,
         snapshot.take(project).name, str(project))
-    wait_for(lambda: not run.state().live)
+    over(run)
 
 
 def test_a_command_that_is_no_python_is_started_once(home: Path, project: Path,
@@ -69,7 +69,7 @@ def test_a_command_that_is_no_python_is_started_once(home: Path, project: Path,
     script.chmod(0o755)
     run = launch(from_dict({"task": {"command": ["./go.sh"]}, "devices": {"ids": ["cpu:1"]}}),
                  inventory=slots(2))
-    wait_for(lambda: not run.state().live)
+    over(run)
     found = environment.read(run.path)
     assert (found.python, found.torch) == (None, None)
     assert found.commit is not None

@@ -22,12 +22,11 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..remote.run.kit import (
     DIGITS,
     ENDLESS,
     TWO_HERE,
-    ended,
     losses,
     losses_here,
     losses_so_far,
@@ -83,7 +82,7 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
     name is. One of them is far away."""
     hosts.write_config(delays={"gpu2": 0.1})
     over = launch(from_dict(DIGITS | TWO))
-    assert ended(over).state == "completed", over.state()
+    assert over(over).state == "completed", over.state()
     found = [losses(over.path, rank) for rank in (0, 1)]
     assert found == losses_here(tmp_path / "two", TWO_HERE)
     assert [len(own) for own in found] == [6, 6]
@@ -95,7 +94,7 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
 def test_two_machines_whose_time_is_up_stop_at_the_same_step_and_have_completed(hosts: Rig):
     run = launch(from_dict(ENDLESS | TWO | {"run": {"limit": 2.0}}))
     wait_for(lambda: run.state().until)
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.exit_code) == ("completed", 0), state
     assert state.reason == f"time was up after 00:02 at step {len(losses(run.path, 0))}"
     assert len(losses(run.path, 0)) == len(losses(run.path, 1))
@@ -119,7 +118,7 @@ def test_an_own_script_meets_over_gloo_though_its_hosts_name_is_loopback(
     run = launch(from_dict(TWO | {
         "task": {"command": [sys.executable, *(() if told else own), str(script)]},
         "run": {"env": {"HF_HOME": "/data/hf"}}, "parallel": told}))
-    assert ended(run).state == "completed", run.state()
+    assert over(run).state == "completed", run.state()
     for rank in (0, 1):
         assert "sum 2.0 /data/hf" in run.output(rank).read_text()
     nothing_left(hosts)
@@ -149,7 +148,7 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
     assert run.state().attempt == 1
 
     second.reboot()
-    state = ended(run)
+    state = over(run)
     assert state.state == "failed", state
     assert state.cause is not None
     assert state.cause.host == "gpu2"
@@ -157,7 +156,7 @@ def test_broken_connections_change_nothing_and_a_machine_that_reboots_ends_all(h
     nothing_left(hosts)
     done = max(len(losses(run.path, 0)), 1)
     resume(run, [f"train.steps={done + 40}"])
-    assert ended(run).state == "completed", run.state()
+    assert over(run).state == "completed", run.state()
     nothing_left(hosts)
 
 
@@ -174,7 +173,7 @@ def test_a_line_that_loses_packets_and_is_slow_loses_no_event(hosts: Rig):
     wait_for(lambda: second.lost() > 10)
     goes_on(run)
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
     same_here_and_there(run)
     nothing_left(hosts)
 
@@ -187,12 +186,12 @@ def test_a_cable_that_is_pulled_for_good_ends_both_sides(hosts: Rig):
     sides = [Run(there(run, host)) for host in ("gpu1", "gpu2")]
     second.cut()
     for side in sides:
-        cause = ended(side).cause
+        cause = over(side).cause
         assert cause is not None
         assert cause.type == "PeerLost"
     wait_for(lambda: not [a for a in second.processes().values() if "worker" in a])
     second.mend()
-    state = ended(run)
+    state = over(run)
     assert state.state == "failed"
     assert state.cause is not None
     assert state.cause.host in ("gpu1", "gpu2")
@@ -207,7 +206,7 @@ def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reach
     wait_for(lambda: many(run, 0) and many(run, 1))
     second.cut()
     run.stop()
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.unheard) == ("stopped", ()), state
     assert state.reason == (f"gpu2 can't be reached: what runs there goes on until gpu-engine stop "
                             f"{run.id} reaches it")
@@ -223,7 +222,7 @@ def test_a_stop_ends_the_run_here_and_another_one_reaches_who_could_not_be_reach
     second.mend()
     wait_for(lambda: answers(second.address))  # the kernel asks who has it anew
     stop(run)
-    assert ended(far).state == "stopped", far.state()
+    assert over(far).state == "stopped", far.state()
     assert run.state().reason is None
     wait_for(lambda: not find(run.id).state().warnings)  # whoever looks has it fetched
     same_here_and_there(run)
@@ -251,7 +250,7 @@ def test_one_of_several_machines_is_taken_whatever_is_wrong_with_the_others(host
         assert [p.host for p in parts.read(run.path)] == ["gpu2"], run.state()
         assert "gpu1: no space left" in run.require_plan().chosen
         run.stop()
-        assert ended(run).state == "stopped", run.state()
+        assert over(run).state == "stopped", run.state()
 
     planned = prepare(asked)
     assert [p.host for p in planned.parts] == ["gpu1"]
@@ -260,7 +259,7 @@ def test_one_of_several_machines_is_taken_whatever_is_wrong_with_the_others(host
     wait_for(lambda: run.state().state == "running")
     assert [p.host for p in parts.read(run.path)] == ["gpu2"]
     run.stop()
-    assert ended(run).state == "stopped", run.state()
+    assert over(run).state == "stopped", run.state()
     nothing_left(hosts)
 
 
@@ -281,7 +280,7 @@ def test_a_machine_that_can_not_be_reached_is_told_as_that(hosts: Rig):
     wait_for(lambda: not run.state().unheard)
     goes_on(run)
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
     same_here_and_there(run)
     nothing_left(hosts)
 
@@ -302,7 +301,7 @@ def test_a_disk_that_gets_full_there_is_told_with_what_is_not_saved(hosts: Rig):
     first.run(["mount", "-o", "remount,size=256m", str(kept)])
     wait_for(lambda: not run.state().unheard)
     run.stop()
-    assert ended(run).state == "stopped", run.state()
+    assert over(run).state == "stopped", run.state()
     nothing_left(hosts)
 
 
@@ -320,7 +319,7 @@ def test_restarts_wait_for_a_machine_that_reboots(hosts: Rig):
     wait_for(lambda: run.state().attempt == 2 and run.state().state == "running")
     goes_on(run)
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
     nothing_left(hosts)
 
 
@@ -334,7 +333,7 @@ def test_restarts_outlive_a_reboot_of_the_one_machine_of_a_run(hosts: Rig):
     now = len(losses_so_far(run.path, 0))
     wait_for(lambda: many(run, 0, now + 3))
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
     nothing_left(hosts)
 
 
@@ -345,7 +344,7 @@ def test_a_supervisor_that_is_killed_there_ends_all_and_is_the_cause(hosts: Rig)
     holding = [pid for pid, args in first.processes().items() if "gpu_engine.supervisor" in args]
     # The second of the two is the supervisor, the first its guard.
     first.run(["kill", "-9", str(max(holding))])
-    state = ended(run)
+    state = over(run)
     assert state.state == "failed"
     assert state.cause is not None
     assert (state.cause.host, state.cause.rank) == ("gpu1", None), state.cause

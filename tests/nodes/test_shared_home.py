@@ -12,8 +12,8 @@ import pytest
 from gpu_engine.runs.folder import Run
 
 from ..command_line import called
-from ..conftest import wait_for
-from ..remote.run.kit import DIGITS, ENDLESS, ended, losses_so_far, there
+from ..conftest import over, wait_for
+from ..remote.run.kit import DIGITS, ENDLESS, losses_so_far, there
 from .rig import Rig
 
 pytestmark = pytest.mark.root
@@ -59,7 +59,7 @@ def test_parts_are_never_listed_named_resumed_pruned_or_removed(hosts: Rig, home
     assert Path("/proc/sys/kernel/random/boot_id").read_text() not in boots
     whole = Run(home / "runs" / done(
         "run", preset(home, "digits", DIGITS), *ON, "--detach").strip())
-    assert ended(whole).state == "completed", whole.state()
+    assert over(whole).state == "completed", whole.state()
     parts = [there(whole, host).name for host in ("gpu1", "gpu2")]
     saved = home / "parts" / parts[0] / "checkpoints" / "step-00000006" / "state.pt"
     assert saved.is_file()
@@ -80,7 +80,7 @@ def test_parts_are_never_listed_named_resumed_pruned_or_removed(hosts: Rig, home
 
     # "last" is the run, so that both of its parts go on.
     done("resume", "last", "--set", "train.steps=9", "--detach")
-    assert ended(whole).state == "completed", whole.state()
+    assert over(whole).state == "completed", whole.state()
     assert (saved.parents[1] / "step-00000009").is_dir()
     done("runs", "prune", "--keep", "0", "--yes")
     assert not list((home / "parts").iterdir())

@@ -66,13 +66,15 @@ def test_a_file_that_others_can_reach_is_refused_with_the_cure(given, mode):
 
 
 @pytest.mark.parametrize(("entry", "says"), [
-    ('kind = "ntfi"\nurl = "S"', "entry number 1: kind: expected one of ntfy, slack"),
-    ('kind = "slack"', "url: expected an address"),
-    ('kind = "slack"\nurl = "ftp://x/S"', "url: expected an address that begins with https://"),
-    ('kind = "slack"\nurl = "https://x:S/"', "url: expected an address"),
-    ('kind = "slack"\nurl = "https://x/ü-S"', "url: expected an address"),
-    ('kind = "slack"\nurl = "https://x/\\nS"', "control characters"),
-    ('kind = "slack"\nurl = "https://me:S@x/"', "url: a password or"),
+    ('kind = "ntfi"\nurl = "S"', "entry number 1: kind: expected one of ntfy, apprise"),
+    ('kind = "json"', "url: expected an address"),
+    ('kind = "json"\nurl = "ftp://x/S"', "url: expected an address that begins with https://"),
+    ('kind = "json"\nurl = "https://x:S/"', "url: expected an address"),
+    ('kind = "json"\nurl = "https://x/ü-S"', "url: expected an address"),
+    ('kind = "json"\nurl = "https://x/\\nS"', "control characters"),
+    ('kind = "json"\nurl = "https://me:S@x/"', "url: a password or"),
+    ('kind = "apprise"\nurl = "S"', "url: expected an address as Apprise writes it"),
+    ('kind = "apprise"\nurl = "json://x/"\ntoken = "S"', "neither a command nor a token"),
     ('kind = "ntfy"\nurl = "https://ntfy.sh/"', "url: expected the address of a topic"),
     ('kind = "json"\nurl = "https://x/"\ntoken = "S S"', "without blanks"),
     ('kind = "json"\nurl = "https://x/"\ntoken = 7', "Expected `str | null`, got `int`"),
@@ -127,6 +129,17 @@ def test_what_it_begins_with_is_private_and_every_example_in_it_is_right():
     path.unlink()
     other = re.search("gpu-panel-[0-9a-f]{16}", config.begin().read_text())[0]
     assert one != other, "a topic that everybody has is no password"
+
+
+@pytest.mark.parametrize("kind", ["slack", "discord"])
+def test_a_kind_of_an_earlier_file_goes_through_apprise_where_it_is(given, kind, monkeypatch):
+    given(f'[[to]]\nkind = "{kind}"\nurl = "https://hooks.invalid/{SECRET}"\n')
+    [there] = config.read()
+    assert (there.name, there.kind, there.where) == (kind, "apprise", "https://")
+    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    assert 'entry number 1: it goes through Apprise, which is not installed: ' \
+        in str(config.problem())
+    assert "'apprise>=2.2'" in str(config.problem())
 
 
 def test_a_fifo_in_its_place_is_not_waited_for(home):

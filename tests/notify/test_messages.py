@@ -89,24 +89,6 @@ def test_ntfy_is_sent_json_at_the_servers_root():
         "priority"] == 3
 
 
-def test_slack_gets_text_in_which_nothing_is_a_command():
-    told = replace(said(), text="a < b & c <!channel>")
-    post = send.post(To("s", "slack", "https://hooks.slack.com/services/T/B/x"), told)
-    assert body(post) == {
-        "text": "digits failed\na &lt; b &amp; c &lt;!channel&gt;"}
-    assert "Authorization" not in post.headers
-
-
-@pytest.mark.parametrize("more", ["_" * 3000, "x" + "_" * 3000])
-def test_discord_calls_nobody_and_is_never_too_long(more):
-    told = replace(said(), text="@everyone my_run*2 " + more)
-    value = body(send.post(To("d", "discord", "https://discord.com/api/w"), told))
-    assert value["allowed_mentions"] == {"parse": []}
-    assert value["content"].startswith(r"@everyone my\_run\*2 ")
-    assert len(value["content"]) <= 2000
-    assert not value["content"].removesuffix("…").endswith("\\")
-
-
 def test_any_json_endpoint_gets_every_fact():
     told = said(progress=replace(SO_FAR, loss=float("nan")))
     value = body(send.post(To("j", "json", "https://x/hook?a=1"), told))

@@ -9,6 +9,7 @@ import socket
 import ssl
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 
@@ -156,8 +157,8 @@ def test_all_entries_are_told_at_once_and_one_that_fails_harms_no_other(monkeypa
         then(200)(handler)
 
     with endpoint(slow) as last, endpoint(200) as good, endpoint(404) as bad:
-        entries = [To("slow", "json", last.url), To("good", "slack", good.url),
-                   To("bad", "discord", bad.url)]
+        entries = [To("slow", "json", last.url), To("good", "json", good.url),
+                   To("bad", "json", bad.url)]
         results = send.deliver_all(entries, MESSAGE)
         assert dict(sorted((one.name, result) for one, result in (next(results), next(results)))
                     ) == {"good": None, "bad": "the endpoint answered 404"}
@@ -177,6 +178,32 @@ def test_one_that_is_given_up_takes_nothing_from_those_that_were_told(monkeypatc
     told.append(next(results)[1])
     never.set()
     assert told == [None, "no answer within 45 s"]
+
+
+# --- by Apprise ---------------------------------------------------------------------------------
+
+def test_apprise_delivers_and_a_name_in_it_calls_nobody(capfd):
+    with endpoint(500, 200, 404) as there:
+        entry = to(f"json://127.0.0.1:{there.port}/{SECRET}", "apprise")
+        message = replace(MESSAGE, title="a <!channel> run", text="@everyone")
+        pauses: list[float] = []
+        assert send.deliver(entry, message, sleep=pauses.append) is None
+        assert pauses == [1.0], "500 is tried again"
+        said = there.got[-1]
+        assert said.path == f"/{SECRET}"
+        assert (said.json["title"], said.json["message"]) == (
+            "a <\u200b!channel> run", "@\u200beveryone")
+        assert deliver(entry)[0] == "Apprise could not deliver it, 3 times"
+    assert deliver(to(f"nosuch://{SECRET}", "apprise")) == (
+        "Apprise does not know such an address", [])
+    assert SECRET not in "".join(capfd.readouterr())
+
+
+def test_apprise_follows_no_redirect():
+    with endpoint(200) as aim, endpoint(redirect(aim.url)) as there:
+        assert deliver(to(f"json://127.0.0.1:{there.port}/", "apprise"))[0] == (
+            "Apprise could not deliver it, 3 times")
+        assert aim.got == []
 
 
 # --- commands -----------------------------------------------------------------------------------

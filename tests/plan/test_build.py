@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,9 @@ def spec_of(mode="single", ids=("0",), **rest):
     if data["task"].get("command"):
         del data["task"]["use"]
     return from_dict(data)
+
+
+of_two = partial(spec_of, "multinode", ["0"], parallel__nodes=2)
 
 
 def made(spec, inventory, **more):
@@ -161,18 +165,17 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("multinode", ["0"]), gpus(1),
      "parallel.nodes = 1: multi-node needs 2 or more; on one machine take ddp "
      "[parallel.mode=ddp]"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__node_rank=2), gpus(1),
+    (of_two(parallel__node_rank=2), gpus(1),
      "parallel.node_rank = 2: with 2 nodes the ranks are 0 to 1"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__master_port=0), gpus(1),
+    (of_two(parallel__master_port=0), gpus(1),
      "parallel.master_port = 0: all nodes must know the port; name one, for example 29500"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__master_addr="a b;c"), gpus(1),
-     "parallel.master_addr = \"a b;c\": expected node 0's numeric address or host name, for "
-     "example 10.0.0.1"),
+    *((of_two(parallel__master_addr=wrong), gpus(1),
+       f'parallel.master_addr = "{wrong}": expected node 0\'s numeric address or host name, for '
+       "example 10.0.0.1") for wrong in ("a b;c", "", "-a")),
     (spec_of("single", parallel__launcher="torchrun"), gpus(1),
      'parallel.launcher = "torchrun": single is one process and needs no launcher'),
-    (spec_of("single", train__lr_scale="linear"), gpus(1),
-     'train.lr_reference_batch: lr_scale = "linear" needs the global batch that lr was chosen '
-     "for"),
+    *((spec_of("single", train__lr_scale=how), gpus(1), 'train.lr_reference_batch: lr_scale = '
+       f'"{how}" needs the global batch that lr was chosen for') for how in ("linear", "sqrt")),
     (spec_of("single", train__best="accuracy:max"), gpus(1),
      'train.best = "accuracy:max": expected the name of a value, min:name or max:name'),
     (spec_of("single", task__use=None), gpus(1),
@@ -223,21 +226,13 @@ def test_the_sentence_reads_as_the_panel_shows_it():
      'devices.ids = "0": there is no such device here; this machine has no devices'),
     (spec_of("ddp", ["0"], devices__free_gib=1.0), gpus(1),
      "devices.free_gib = 1.0: goes with devices.pick, which says how many devices to take"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__node_devices=[1]), gpus(1),
+    (of_two(parallel__node_devices=[1]), gpus(1),
      "parallel.node_devices = [1]: expected a number for each of 2 nodes"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__node_devices=[2, 1]), gpus(1),
+    (of_two(parallel__node_devices=[2, 1]), gpus(1),
      "parallel.node_devices = [2, 1]: node 0 would use 2, and 1 is chosen here"),
     (spec_of("multinode", ["0", "1"], parallel__nodes=2, parallel__node_rank=1,
      parallel__node_devices=[2, 1]), gpus(2),
      "parallel.node_devices = [2, 1]: node 1 would use 1, and 2 are chosen here"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__master_addr=""), gpus(1),
-     "parallel.master_addr = \"\": expected node 0's numeric address or host name, for example "
-     "10.0.0.1"),
-    (spec_of("multinode", ["0"], parallel__nodes=2, parallel__master_addr="-a"), gpus(1),
-     "parallel.master_addr = \"-a\": expected node 0's numeric address or host name, for example "
-     "10.0.0.1"),
-    (spec_of("single", train__lr_scale="sqrt"), gpus(1),
-     'train.lr_reference_batch: lr_scale = "sqrt" needs the global batch that lr was chosen for'),
     (spec_of("single", run__best="x:y:z"), gpus(1),
      'run.best = "x:y:z": expected the name of a value, min:name or max:name'),
     (spec_of("single", run__metrics={"v": "v"}), gpus(1),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_engine.plan import own_command as command
-from gpu_engine.plan.own_command import program
-from gpu_engine.spec.schema import known_keys
+from gpu_engine.plan.own_command import PLACEHOLDERS, program
+from gpu_engine.spec.schema import ProcessSpec, RunSpec, TaskSpec, known_keys
+from gpu_engine.spec.write import to_dict
+
+from ..spec.test_keys import KEYS, of, values_of, with_value
 
 LAUNCHERS = """
 torchrun --nproc-per-node=2 train.py
@@ -99,3 +105,55 @@ def test_what_the_engine_does_itself_is_never_told_to_a_command():
                               "parallel.timeout", "devices.share"})
     of_training = {key for key in known_keys() if key.startswith(("amp.", "train."))}
     assert of_training - hidden == {"train.seed", "train.restarts", "train.hang_timeout"}
+
+
+@given(st.sampled_from(KEYS), st.sampled_from(
+    [None, ["x"], ["x", "--lr={lr}"], ["x", "{batch.global}", "{seed}"]]), st.data())
+def test_what_is_set_and_refused_is_what_would_be_left_out_of_an_older_spec(key, words, data):
+    spec = with_value(key, data.draw(values_of(key)))
+    if words and key.section != "task":
+        spec = replace(spec, task=TaskSpec(command=words))
+    refused = [problem.key for problem in command.check_heard(spec)]
+    kept = command.left_out(to_dict(spec)).get(key.section, {})
+    assert refused == [key.dotted] * (of(spec, key) != key.default and key.name not in kept)
+    assert command.left_out(to_dict(spec), ()) == to_dict(spec)
+
+
+def test_what_a_stop_does_in_words():
+    own = RunSpec(task=TaskSpec(command=["x"]))
+    for spec, words in (
+            (RunSpec(), "the ranks finish their step and save a checkpoint"),
+            (own, "the command gets SIGINT, as from Ctrl-C"),
+            (replace(own, run=ProcessSpec(stop_signal="SIGUSR1")), "the command gets SIGUSR1"),
+            (None, "a task finishes its step and saves a checkpoint; a command of your own gets "
+                   "SIGINT, as from Ctrl-C, or its run.stop_signal")):
+        assert command.on_stop(spec) == words
+
+
+@given(st.lists(st.text(), min_size=1), st.sampled_from(sorted(PLACEHOLDERS)), st.text())
+def test_only_placeholders_are_filled_and_only_others_refused(words, name, value):
+    escaped = [word.replace("{", "{{").replace("}", "}}") for word in words]
+    told = [*escaped, f"a{{{name}}}b"]
+    assert command.fill(told, {name: value}) == (*words, f"a{value}b")
+    assert command.fill(told, {}) == (*words, f"a{{{name}}}b")
+    assert command.used(told) == {name}
+    wrong = [(one.key, one.value, one.message.partition(" (")[0])
+             for one in command.check([*told, "{xy}"])]
+    assert wrong == [*(("task.command", word, "an argument can't hold a NUL character")
+                       for word in escaped if "\0" in word),
+                     ("task.command", "{xy}", "there is no such placeholder")]
+
+
+@given(st.sampled_from(["python", "/v/bin/python3.11", "./train"]), st.lists(st.sampled_from(
+    ["-m", "-u", "t.py", "--lr", "--", "-x"]), min_size=2))
+def test_torchrun_starts_the_same_command(head, rest):
+    words, python = [head, *rest], command.is_python(head)
+    starts = [head, "-m", "torch.distributed.run"] if python else ["torchrun"]
+    made = list(command.under_torchrun(words, ("--standalone",)))
+    assert made[:len(starts) + 1] == [*starts, "--standalone"]
+    how, *left = made[len(starts) + 1:]
+    script = python and (rest[0] == "-m" or not rest[0].startswith("-"))
+    left = left if how in ("-m", "--no-python") else [how, *left]
+    said = [head, *rest] if not script else rest[rest[0] == "-m":]
+    assert (how == "--no-python", how == "-m") == (not script, script and rest[0] == "-m")
+    assert left == ["--"] * any(word.startswith("--") for word in said[1:]) + said

@@ -10,8 +10,6 @@ from gpu_engine.queue.turns import When
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
-from ..conftest import wait_for
-
 
 def spec(*command, slot=0, **more):
     """A run of `command` on one CPU slot; `more` replaces tables of the spec."""
@@ -41,4 +39,4 @@ def reason(run: Run) -> str:
 def over(*runs: Run) -> None:
     """Wait until all have ended, and their supervisors with them."""
     for run in runs:
-        wait_for(lambda run=run: not run.state().live and not run.supervised())
+        over(run)

@@ -23,7 +23,6 @@ from gpu_engine.queue import serve, submit
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.run import parts
-from gpu_engine.runs import attempts
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import apply_sets, from_dict
 
@@ -247,7 +246,7 @@ def test_another_attempt_waits_for_the_machine_that_has_the_run(machines, home):
         over(run)
         assert (state(run), host(run)) == ("failed", "a"), reason(run)
     with held(machines / "a", 0, 1):
-        submit.submit(from_dict(attempts.read_spec(run)), When(), again=run)
+        submit.submit(spec(*run.require_plan().spec.task.command, hosts="a"), When(), again=run)
         wait_for(lambda: reason(run) == "waits for any 2 GPUs on a: a: 1 of 3 free")
     over(run)
     assert state(run) == "completed", reason(run)
@@ -293,7 +292,6 @@ def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(
 @pytest.mark.parametrize(("devices", "more", "why"), [
     ({"hosts": ["a:0", "b:0"]}, {}, "the queue takes devices of one machine"),
     ({"hosts": ["any"]}, {"parallel": {"mode": "ddp"}}, "say how many devices"),
-    ({"hosts": ["any"], "pick": 1}, {"run": {"stop_worse": True}}, "compares with runs"),
     ({"hosts": ["@nobody"], "pick": 1}, {}, "no host in .*hosts.toml is of that group"),
     ({"hosts": ["any:0"]}, {}, "any stands for several hosts"),
     ({"hosts": ["a:0"], "pick": 1}, {}, "devices.hosts names devices"),

@@ -17,12 +17,8 @@ from gpu_engine.spec.write import to_toml
 
 from .. import event_lines
 from ..command_line import called as engine
-from ..conftest import slots, wait_for
+from ..conftest import over, slots
 from ..plans import plan
-
-
-def ended(run: runs.Run) -> runs.State:
-    return wait_for(lambda: (s := run.state()) and not s.live and s)
 
 
 def test_a_mistake_is_shown_and_taken_back():
@@ -30,7 +26,7 @@ def test_a_mistake_is_shown_and_taken_back():
     spec = from_dict({"name": "picky", "devices": {"ids": ["cpu:0"]}, "task": {
         "command": ["sh", "-c", "test {lr} != 9", "{seed}"]}})
     run = launch.launch(spec, inventory=slots(1))
-    assert ended(run).state == "completed"
+    assert over(run).state == "completed"
     failed = engine("resume", run.id, "--set", "train.lr=9", "--set", "train.seed=3")
     assert failed.returncode == 1
     state = run.state()

@@ -15,7 +15,8 @@ from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
-from gpu_engine.launching import ask_torch, reattach
+from gpu_engine.launching import ask_torch
+from gpu_engine.places import verbs
 from gpu_engine.places.verbs import launch, resume
 from gpu_engine.queue import serve
 from gpu_engine.remote.run import parts
@@ -26,7 +27,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands, watch
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..odd_runs import ended
 from ..queue import kit
 
@@ -64,7 +65,7 @@ def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, wor
     (home / "hosts.toml").write_text(f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
     called(*words, run.id)
     assert not marker.exists()
-    assert not reattach.reattach(run)
+    assert not verbs.look(run)
 
 
 def test_a_host_is_what_hosts_toml_says_now(home):
@@ -113,7 +114,7 @@ def test_a_run_of_ours_is_stopped_as_before():
     assert trust.belongs(state.pid, run.path)
     assert trust.belongs(state.processes[0].pid, run.path)
     run.stop()
-    wait_for(lambda: not run.state().live)
+    over(run)
 
 
 @pytest.mark.parametrize("change", ["mode", "owner"])
@@ -213,5 +214,5 @@ def test_a_received_run_that_a_person_resumes_is_theirs_from_then_on():
 
 
 def wait_over(run: Run) -> Run:
-    wait_for(lambda: not run.state().live and not run.supervised())
+    over(run)
     return run

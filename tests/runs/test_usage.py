@@ -2,6 +2,7 @@
 
 import calendar
 import getpass
+import itertools
 import json
 import os
 import time
@@ -132,3 +133,38 @@ def test_odd_lines_are_passed_over(home, line):
     os.mkfifo(folder / "2099-01.jsonl")
     (folder / "2099-02.jsonl").symlink_to("/dev/zero")
     assert use_log.read(0.0, NOW) == ([], 0)
+
+
+def noted(home, *lines: dict) -> None:
+    (home / "usage").mkdir(parents=True)
+    (home / "usage" / "1970-01.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def test_of_any_time_what_lies_in_it_is_told(home):
+    noted(home, {"hold": "a", "devices": ["GPU 0", "GPU 1"], "from": 600},
+          {"hold": "a", "to": 1800}, *[{"seen": 2, "user": "bob", "devices": ["GPU 2"]}] * 2)
+    for since, now in itertools.product(range(0, 3000, 300), repeat=2):
+        uses, _ = use_log.read(since, now)
+        assert sorted((use.device, use.start, use.end) for use in uses) == [
+            (device, max(start, since), min(end, now)) for device, start, end in (
+                ("GPU 0", 600, 1800), ("GPU 1", 600, 1800), ("GPU 2", 1200, 1800))
+            if start < now and end > since]
+
+
+def test_no_more_is_read_than_its_bounds(home, monkeypatch):
+    line = {"seen": 0, "user": "u" * 99, "devices": ["d" * 99]}
+    noted(home, {"hold": "a", "devices": [str(n) for n in range(70)], "from": 0},
+          {"hold": "a", "to": 9}, line)
+    uses, _ = use_log.read(0, 600)
+    assert ([len(use.user) for use in uses if use.kind == "seen"],
+            sorted(len(use.device) for use in uses)[-1], len(uses)) == ([80], 80, 65)
+    monkeypatch.setattr(use_log, "_LONGEST", len(json.dumps(line)))  # the end of a file
+    assert [use.kind for use in use_log.read(0, 600)[0]] == ["seen"]
+
+
+def test_a_link_in_the_place_of_a_month_is_not_written_through(home):
+    folder = home / "usage"
+    folder.mkdir(parents=True)
+    (folder / time.strftime("%Y-%m.jsonl", time.gmtime())).symlink_to(home / "kept")
+    use_log.hold_ended("x")
+    assert not (home / "kept").exists()

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpu_engine.common import procs
 from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
 from gpu_engine.places.verbs import launch
@@ -154,6 +156,13 @@ def test_it_saves_when_slurm_warns_goes_back_to_the_queue_and_goes_on(cluster):
     again = [e for e in Tail(run.events(1)).read() if isinstance(e, schema.Schedule)][-1]
     assert saved == f"step-{again.first_step:08d}"
     assert say("stop", run.id).endswith(f"{run.id} stopped\n")
+    say("resume", run.id, "--from", saved)  # and not from the one that was just saved
+    wait_for(lambda: seen(run).attempt == 3 and seen(run).state == "running")
+    many = len(losses_so_far(run.path, 1))
+    wait_for(lambda: steps(run, 1, many + 2))
+    again = [e for e in Tail(run.events(1)).read() if isinstance(e, schema.Schedule)][-1]
+    assert saved == f"step-{again.first_step:08d}"
+    say("stop", run.id)
 
 
 @pytest.mark.parametrize("plug", ["preempted", "a node is down"])
@@ -196,6 +205,44 @@ def test_who_has_cancelled_it_and_a_controller_that_is_away(cluster, tmp_path):
     cluster.ask("scancel", str(job_of(run).id))
     assert ended(run).state == "stopped"
     wait_for(lambda: seen(run).reason == f"Slurm job {job_of(run).id} was cancelled")
+
+
+def test_a_node_that_is_gone_puts_the_job_back(cluster):
+    """Its daemon ends with all that it has started, and we say for Slurm that it has noticed."""
+    run = launch(from_dict(ENDLESS | TWO))
+    wait_for(lambda: steps(run, 0) and steps(run, 1))
+    step = next(pid for pid in procs.ancestors(supervisors(run, "n2")[0])
+                if b"slurmstepd" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    for pid in (cluster.daemon("slurmd -N n2"), step, *supervisors(run, "n2")):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: "waiting for what Slurm makes" in (run.path / "supervisor.log").read_text())
+    cluster.ask("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=gone")
+    wait_for(lambda: seen(run).state == "queued")
+    cluster.begin("slurmd -N n2")
+    cluster.ask("scontrol", "update", "NodeName=n2", "State=RESUME")
+    cluster.until(cluster.idle)
+    assert not supervisors(run, "n1") + supervisors(run, "n2")
+    cluster.ask("scontrol", "update", f"JobId={job_of(run).id}", "StartTime=now+2")
+    wait_for(lambda: seen(run).attempt == 2 and seen(run).state == "running")
+    say("stop", run.id)
+
+
+def test_the_code_of_the_submission_runs_and_a_resume_takes_what_is_there(cluster, tmp_path):
+    """On both nodes, with the data that git ignores."""
+    for line in ("init -q", "config user.email a@b", "config user.name a"):
+        subprocess.run(["git", *line.split()], check=True)
+    (tmp_path / ".gitignore").write_text("data\n")
+    (tmp_path / "data").write_text("data\n")
+    script = tmp_path / "train.py"
+    script.write_text("print('first', open('data').read(), flush=True)\n")
+    other = cluster.fill()
+    words = ["--set", "devices.hosts=slurm:cpu:0", "--nodes", "2", "--mode", "ddp", "--queue"]
+    run = runs.find(say("run", *words, "--", sys.executable, "train.py").strip())
+    script.write_text("print('second', flush=True)\n")
+    cluster.ask("scancel", str(other))
+    assert ended(run).state == "completed", run.state()
+    assert all("first data" in run.log(rank).read_text() for rank in (0, 1))
+    assert "-print('first', open('data').read(), flush=True)" in say("code", run.id)
 
 
 def test_limit_and_printed_values(cluster, tmp_path):

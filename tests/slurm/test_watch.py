@@ -12,8 +12,10 @@ from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.paths import runs_folder
 from gpu_engine.places import verbs
+from gpu_engine.runs import environment
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
+from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.job import Job, Request
 from gpu_engine.runs.state import AttemptRecord, State
@@ -194,6 +196,7 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):
         AttemptRecord(1, 1.5, 2.0, "stopped", requeued=0),)))
     jobs.write(run.path, Job(7, state="FAILED", nodes="n1", request=Request(1, 1)))
     jobs.ask_to_stop(run.path)
+    environment.write(run.path, Environment(code="0" * 64))
     before = {p.name: p.read_bytes() for p in run.path.iterdir() if p.is_file()}
     slurm.put("sbatch", "echo 'sbatch: error: Batch job submission failed: Access denied' >&2; "
                         "exit 1")

@@ -59,6 +59,23 @@ def test_an_unknown_mode_is_refused_by_name():
         from_dict({"parallel": {"mode": "ring"}})
 
 
+@pytest.mark.parametrize(("chosen", "on_one", "on_two", "with_two"), [
+    ("single", "single", "multinode", "ddp"), ("dp", "dp", None, "dp"),
+    ("ddp", "ddp", "multinode", "ddp"), ("multinode", "ddp", "multinode", "multinode")])
+def test_hosts_and_devices_of_which_there_are_several_make_another_mode(
+        chosen, on_one, on_two, with_two):
+    assert modes.over_hosts(1, chosen) == on_one
+    assert modes.over_hosts(0, chosen) == modes.over_devices(1, chosen) == chosen
+    assert modes.over_devices(2, chosen) == with_two
+    if on_two:
+        assert modes.over_hosts(2, chosen) == on_two
+    else:
+        with pytest.raises(SpecError) as caught:
+            modes.over_hosts(2, chosen)
+        assert str(caught.value) == ('parallel.mode = "dp": DataParallel stays on one machine; '
+                                     "over 2 hosts take multinode")
+
+
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match="'ddp'"):
         modes.register(modes.get("ddp"))

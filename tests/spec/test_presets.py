@@ -6,6 +6,8 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.launching.preflight import lasting
@@ -63,6 +65,13 @@ def test_a_value_that_is_gone_is_gone_from_the_file(home):
 def test_a_name_cannot_climb_out(home, name):
     with pytest.raises(UserError, match="can't be a preset's name"):
         presets.save(name, from_dict({}))
+
+
+@given(st.text())
+def test_the_nearest_name_to_any_text_is_one_or_none(text):
+    near = presets.near_name(text)
+    assert near == "" or presets.name_problem(near) is None
+    assert presets.near_name(f"my run/{'x' * 70}!") == f"my-run-{'x' * 57}"
 
 
 def test_what_cannot_be_read_is_listed_with_the_reason(home):

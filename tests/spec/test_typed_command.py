@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from gpu_engine.spec.typed_command import split
+from gpu_engine.spec.typed_command import one_line, split
 
 
 @pytest.mark.parametrize("text", [
@@ -59,3 +59,9 @@ def test_a_home_without_a_user_stays(monkeypatch):
     assert split("~/bin/python ~nobody-has-this/x") == ["/home/of me/bin/python",
                                                         "~nobody-has-this/x"]
     assert os.environ["HOME"] == "/home/of me"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_pasted_lines_are_one_that_means_the_same(end):
+    text = f" cd x{end}python t.py \\{end}  --lr 1{end}{end}\tls{end}"
+    assert one_line(text) == "cd x; python t.py  --lr 1; ls"

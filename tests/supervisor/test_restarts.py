@@ -23,7 +23,7 @@ from gpu_engine.supervisor.children import Child
 from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.supervise import Supervisor
 
-from ..conftest import wait_for
+from ..conftest import over, wait_for
 from ..faults.kit import Box
 from ..plans import plan
 
@@ -206,10 +206,6 @@ def box(home: Path, tmp_path: Path, monkeypatch) -> Box:
     return Box(home, tmp_path, monkeypatch)
 
 
-def ended(run: Run):
-    return wait_for(lambda: (s := run.state()) and not s.live and s)
-
-
 def test_ranks_are_told_that_another_has_failed(box: Box):
     run = box.go("""
 start()
@@ -221,14 +217,14 @@ while not asked:
 tell("warning", message="told to end")
 finish("stopped")
 """)
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.cause.rank) == ("failed", 1)
     assert "told to end" in run.events(0).read_text()
 
 
 def test_a_rank_that_ends_without_a_word_has_not_completed(box: Box):
     run = box.go("start()\nmeet()\nif rank == 1: os._exit(0)\ntrain(3)")
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.cause.rank) == ("failed", 1)
 
 
@@ -247,7 +243,7 @@ finish("stopped", 1)
     wait_for(lambda: run.events(0).exists() and '"step"' in run.events(0).read_text())
     assert run.state().live
     run.stop()
-    state = ended(run)
+    state = over(run)
     assert state.state == "stopped"
     assert '"kind":"end"' in run.events(0).read_text()
     assert "killed" not in (state.reason or "")

@@ -19,7 +19,7 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.children import Child, descendants
 from gpu_engine.supervisor.stopping import Stopping
 
-from ..conftest import patience, slots, wait_for
+from ..conftest import over, patience, slots, wait_for
 from ..faults.kit import Box
 
 SCRIPT = """
@@ -55,10 +55,6 @@ def _on(device, core):
     return replace(device, cores=(core,))
 
 
-def ended(run: runs.Run, seconds: float | None = None) -> runs.State:
-    return wait_for(lambda: (s := run.state()) and not s.live and s, seconds)
-
-
 def running(run: runs.Run) -> runs.State:
     return wait_for(lambda: (s := run.state()).state == "running"
                     and all(run.log(p.rank).stat().st_size for p in s.processes) and s)
@@ -70,7 +66,7 @@ def none_left(state: runs.State) -> None:
 
 def test_ranks_that_all_end_well_complete_the_run(go):
     run = go("sys.exit(0)")
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.exit_code, state.cause) == ("completed", 0, None)
     assert [p.exit for p in state.processes] == [0, 0]
     assert run.log(1).read_text() == "hello from 1\n"
@@ -88,7 +84,7 @@ if rank == "1":
 time.sleep(0.3)
 raise ConnectionResetError("Connection reset by peer")
 """)
-    state = ended(run)
+    state = over(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "ValueError")
     assert state.cause.message == "the data is bad"
@@ -111,7 +107,7 @@ wait()
     below = descendants(run.state().pid)
     assert len(below) == 4
     run.stop()
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.exit_code) == ("stopped", 130)
     for rank in (0, 1):
         assert "asked; child alive: True" in run.log(rank).read_text()
@@ -145,7 +141,7 @@ def test_a_stop_is_sigint_then_sigterm_and_sigkill_after_the_grace(go, tmp_path,
         assert said.reason.startswith(
             "its ranks still write to disk, as in saving, and may finish it beyond run.grace = 1 "
             "s, for 00:02 at most (run.grace_most); ")
-    state = ended(run)
+    state = over(run)
     assert state.state == "stopped"
     assert "did not stop in time" in state.reason
     for rank in (0, 1):
@@ -159,7 +155,7 @@ def test_a_second_stop_sends_sigterm_at_once(go):
     for name in (b"up", b"SIGINT"):
         wait_for(lambda name=name: all(name in run.log(r).read_bytes() for r in (0, 1)))
         run.stop()
-    assert [p.exit for p in ended(run).processes] == [-signal.SIGTERM] * 2
+    assert [p.exit for p in over(run).processes] == [-signal.SIGTERM] * 2
 
 
 def test_a_shell_that_is_held_at_a_stop_is_told_and_starts_nothing_more(tmp_path):
@@ -185,7 +181,7 @@ def test_a_stop_that_nobody_commanded_says_where_it_came_from(go):
     pid = running(run).pid
     shell = subprocess.Popen(["sh", "-c", f"kill -TERM {pid}; read x"], stdin=subprocess.PIPE)
     try:
-        state = ended(run)
+        state = over(run)
         assert state.state == "stopped"
         assert state.reason == f"asked to stop by a signal from sh (pid {shell.pid})"
     finally:
@@ -204,7 +200,7 @@ os.wait()
 while b"orphan" not in open(os.environ["GPU_PANEL_RUN"] + f"/ranks/0000{rank}.log", "rb").read():
     time.sleep(0.01)
 """)
-    state = ended(run)
+    state = over(run)
     assert state.state == "completed"
     orphans = [int(line.split()[1]) for r in (0, 1) for line in run.log(r).read_text().splitlines()
                if line.startswith("orphan")]
@@ -256,7 +252,7 @@ if os.environ["GPU_PANEL_ATTEMPT"] == "1" and rank == "1":
     sys.exit(3)
 print("port", os.environ["MASTER_PORT"], flush=True)
 """, train={"restarts": 1})
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.attempt) == ("completed", 2)
     assert "--- attempt 2 ---" in run.log(0).read_text()
 
@@ -272,7 +268,7 @@ def test_a_deleted_working_directory_is_named(go, tmp_path, monkeypatch):
     shutil.rmtree(gone)
     run = go("sys.exit(0)")
     monkeypatch.setattr(os, "getcwd", real)
-    state = ended(run)
+    state = over(run)
     assert state.state == "failed"
     assert str(gone) in state.cause.message
 
@@ -280,7 +276,7 @@ def test_a_deleted_working_directory_is_named(go, tmp_path, monkeypatch):
 def test_binary_output_and_plenty_of_it_blocks_nobody(go):
     run = go("sys.stdout.buffer.write(bytes(range(256)) * 40_000)", ranks=1,
              parallel={"mode": "single"})
-    assert ended(run).state == "completed"
+    assert over(run).state == "completed"
     assert run.log(0).stat().st_size > 10_000_000
 
 
@@ -295,14 +291,22 @@ signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
 os.killpg(0, signal.SIGTERM)
 child.wait()
 """)
-    state = ended(run)
+    state = over(run)
     assert state.state == "completed", state.reason
     for rank in (0, 1):
         assert run.log(rank).read_text() == f"hello from {rank}\nleads True\nheard\n"
 
 
+def test_each_rank_of_a_task_leads_a_session(home, tmp_path, monkeypatch):
+    """On busy cores Linux gives each session its share, and a run one for each of its ranks."""
+    made = Box(home, tmp_path, monkeypatch).prepared(
+        "start()\nassert os.getsid(0) == os.getpid()\ntell('end', outcome='completed', steps=1, "
+        "seconds=1.0)")
+    assert supervised(made.plan, "pass").state().state == "completed"
+
+
 def test_a_rank_that_found_no_room_on_a_disk_says_so(go):
-    state = ended(go("open('/dev/full', 'wb', buffering=0).write(b'x')", ranks=1,
+    state = over(go("open('/dev/full', 'wb', buffering=0).write(b'x')", ranks=1,
                      parallel={"mode": "single"}))
     assert state.reason == "rank 0: no space left on a disk that it wrote to"
     assert state.cause.type == "OSError"

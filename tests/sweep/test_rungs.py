@@ -3,10 +3,14 @@ rest until the best go on (run.halving)."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,8 +18,11 @@ from hypothesis import strategies as st
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError
+from gpu_engine.common.files import locked
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import attempts
 from gpu_engine.queue import serve
+from gpu_engine.remote.run import parts
 from gpu_engine.runs import sweep, trust, waiting
 from gpu_engine.runs.folder import Run, Rung, State
 from gpu_engine.supervisor.supervise import Supervisor
@@ -26,6 +33,7 @@ from .. import event_lines
 from ..command_line import called
 from ..conftest import wait_for
 from ..queue import kit
+from ..remote.run.kit import make_hosts, pids
 from .made import ended, nobody_starts, submitted
 
 
@@ -93,9 +101,9 @@ def test_the_best_go_on_until_the_last_rung_and_each_rests_once_at_each(order, o
     assert of // factor ** len(passed) == 0
 
 
-def rung_of(run: Run, step: int | None = 10**6, **state) -> tuple[Rung, str | None] | None:
+def rung_of(run: Run, step: int | None = 10**6, **state) -> Rung | None:
     rungs = Rungs.of(run)
-    return None if rungs is None else rungs(replace(run.state(), **state), step, None)
+    return rungs and rungs(replace(run.state(), **state), [RankView(0, at_step=step)])
 
 
 def keep(run: Run, rung: Rung, state: str = "completed") -> None:
@@ -121,8 +129,8 @@ def test_what_counts_is_what_was_known_at_the_rung_and_of_whom(monkeypatch, home
             told.append(None)
             keep(run, Rung(0.25, time.time() + 1000, 2, 0.0))  # later than the others
             continue
-        keep(run, found[0], over.get(run, "completed"))
-        told.append((found[0].share, found[0].step, found[0].best, found[1]))
+        keep(run, found, over.get(run, "completed"))
+        told.append((found.share, found.step, found.best, found.why))
         if run == runs[7]:  # not one that this home has started
             trust.forget_started(run.path)
     assert told == [
@@ -133,8 +141,8 @@ def test_what_counts_is_what_was_known_at_the_rung_and_of_whom(monkeypatch, home
     # One that is resumed is not judged again where it was.
     assert rung_of(runs[0], step=4) is None
     judge = Rungs.of(runs[0])
-    shares = [judge(runs[0].state(), step, None) for step in (5, 6, 7, 9)]
-    assert [found and found[0].share for found in shares] == [0.5, None, 0.75, None]
+    shares = [judge(runs[0].state(), [RankView(0, at_step=step)]) for step in (5, 6, 7, 9)]
+    assert [found and found.share for found in shares] == [0.5, None, 0.75, None]
     (runs[1].path / sweep.FILE).unlink()
     assert Rungs.of(runs[1]) is None
 
@@ -150,53 +158,70 @@ def test_a_limit_is_a_budget_too_and_values_count_as_they_were_then(monkeypatch,
         for t, acc in ((-31.0, 0.5), (-1.0, 0.4), (-0.5, 0.3), (0.5, 0.9))))
     assert rung_of(run, until=None) is None
     assert rung_of(run, until=now + 61) is None  # the first rung is at a third: in a second
-    rung, why = rung_of(run, until=now + 60)
+    rung = rung_of(run, until=now + 60)
     assert (rung.share, rung.best) == (1 / 3, 0.5)
-    assert why == "rests after 00:30 for the best 1 of 3 to go on"
+    assert rung.why == "rests after 00:30 for the best 1 of 3 to go on"
     ended(other, [])
-    lacks, why = rung_of(other, until=now)
+    lacks = rung_of(other, until=now)
     assert lacks.best is None
-    assert why.endswith("for the best 1 of 3 to go on; it has no acc yet")
+    assert lacks.why.endswith("for the best 1 of 3 to go on; it has no acc yet")
     event_lines.append(run.events(0), event_lines.line(
         "metric", {"step": None, "acc": "NaN"}, t=now - 0.1))
-    nan, why = rung_of(run, until=now + 60)
+    nan = rung_of(run, until=now + 60)
     assert nan.best is None
-    assert why == "rests after 00:30 for the best 1 of 3 to go on; its acc is nan"
+    assert nan.why == "rests after 00:30 for the best 1 of 3 to go on; its acc is nan"
     keep(run, rung, "stopped")
     assert Supervisor(run, 0o22).limit == pytest.approx(60.0)  # the rest of its time
 
 
 PRINTS = """
 import os, signal, sys
-lr, at, own = float(sys.argv[2]), int(sys.argv[3]), os.environ["GPU_PANEL_RUN"] + "/own"
+lr, at, own = float(sys.argv[2]), sys.argv[3].split(","), os.environ["GPU_PANEL_RUN"] + "/own"
 done = int(open(own).read()) if os.path.exists(own) else 0
 try:
     for step in range(done + 1, 91):
         print(f"step {step} val: {lr + 1 / step}", flush=True)
-        if lr > 4 and at == 0 and step == 24 or at and step in (11, 31):
+        if str(step) in at and (lr > 4 or at[1:]):
             signal.pause()
 except KeyboardInterrupt:
     open(own, "w").write(str(step))
 """
 
 
-def printing(tmp_path, grid: str, at: int, slots: tuple[str, ...] = ("cpu:0",), **run):
+HERE = {"ids": ["cpu:0"]}
+PLACES = pytest.mark.parametrize("devices", [
+    HERE, {"hosts": ["a:cpu:0"]}, {"hosts": ["a", "b"], "pick": 1}], ids=str)
+
+
+def there(run: Run) -> Path:
+    """Its folder where it trains."""
+    return next((Path(part.path or "") for part in parts.read(run.path)), run.path)
+
+
+@pytest.fixture
+def hosts(home):
+    make_hosts(home, "a", "b")
+
+
+def printing(tmp_path, grid: str, at: str, devices: dict[str, object] = HERE, **run):
     """A sweep of scripts that print their steps and wait at some of them to be stopped."""
     (tmp_path / "prints.py").write_text(PRINTS)
-    command = [sys.executable, "prints.py", "--lr", "1", str(at), "{steps}"]
+    command = [sys.executable, "prints.py", "--lr", "1", at, "{steps}"]
     return submitted(grid, task={"command": command}, train={"steps": 90},
-                     devices={"ids": list(slots)},
+                     devices=devices,
                      run={"metrics": {"val": r"val: (\S+)"}, "best": "val"} | run)
 
 
-def test_what_loses_is_stopped_with_its_save_and_the_table_says_why(home, tmp_path, monkeypatch):
+@PLACES
+def test_what_loses_is_stopped_with_its_save_and_the_table_says_why(
+        hosts, devices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = printing(tmp_path, "lr=1,3,2,8,1.5", 0, stop_worse=True)
+    made = printing(tmp_path, "lr=1,3,2,8,1.5", "24", devices, stop_worse=True)
     kit.over(*made.runs)
     assert [r.state().state for r in made.runs] == ["completed"] * 3 + ["stopped", "completed"]
     loses = made.runs[3]
     assert loses.state().reason == "worse than 3 of 3 at step 22"
-    assert (loses.path / "own").read_text() == "24"
+    assert (there(loses) / "own").read_text() == "24"
     table = called("sweep", made.id).stdout
     assert "4 of 5 done, 1 stopped" in table
     assert f"1 stopped ({loses.id}): worse than 3 of 3 at step 22" in table
@@ -206,7 +231,7 @@ def test_what_loses_is_stopped_with_its_save_and_the_table_says_why(home, tmp_pa
 
 def test_nine_runs_rest_and_the_best_go_on_from_where_they_were(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = printing(tmp_path, "lr=5,3,2,8,1.5,4,7,6,9", 1, halving=3)
+    made = printing(tmp_path, "lr=5,3,2,8,1.5,4,7,6,9", "11,31", halving=3)
     lock = waiting.sweep_lock(paths.queue_folder(), made.id)
     wait_for(lambda: not lock.exists())
     states = [run.state() for run in made.runs]
@@ -218,12 +243,43 @@ def test_nine_runs_rest_and_the_best_go_on_from_where_they_were(home, tmp_path, 
     assert [step for step in steps if step.isdigit()] == list(map(str, range(1, 91)))
 
 
-def test_a_task_goes_on_from_its_checkpoint(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("devices", [{"hosts": ["a:cpu:0"]}, {"hosts": ["a", "b"], "pick": 1}],
+                         ids=str)
+def test_on_hosts_too_though_everybody_who_watches_is_killed(
+        hosts, devices, tmp_path, monkeypatch):
+    """The best goes on where it was: the others' hosts have nothing of it."""
+    monkeypatch.chdir(tmp_path)
+    made = printing(tmp_path, "lr=3,2", "46,60", devices, halving=2)
+    first = made.runs[0]
+    wait_for(lambda: first.log(0).exists() and "step 46" in first.log(0).read_text())
+    os.kill(first.state().pid, signal.SIGKILL)
+    lock, best = waiting.sweep_lock(paths.queue_folder(), made.id), made.runs[1]
+    wait_for(lambda: best.state().attempt == 2 and best.state().state == "running")
+    os.kill(best.state().pid, signal.SIGKILL)
+    for pid in pids():
+        with contextlib.suppress(OSError):
+            if made.id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not locked(lock))
+    assert called("sweep", made.id).returncode == 0
+    assert best.supervised()
+    assert locked(lock)
+    os.kill(Run(there(best)).state().processes[0].pid, signal.SIGINT)
+    wait_for(lambda: not lock.exists())
+    assert [(s.state, len(s.attempts), s.reason) for s in (run.state() for run in made.runs)] == [
+        ("stopped", 1, "rests at step 45 for the best 1 of 2 to go on"), ("completed", 2, None)]
+    steps = [line.split()[1] for line in best.log(0).read_text().splitlines()]
+    assert [step for step in steps if step.isdigit()] == list(map(str, range(1, 61)))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("devices", [HERE, {"hosts": ["a:cpu:0"]}], ids=str)
+def test_a_task_goes_on_from_its_checkpoint(hosts, devices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = submitted("train.lr=1e-2,1e-6", task={"use": "gpu_engine.tasks.digits:Digits"},
-                     devices={"ids": ["cpu:0"]}, run={"halving": 2},
+                     devices=devices, run={"halving": 2},
                      train={"steps": 6000, "workers": 0})
-    wait_for(lambda: not made.runs[0].state().live and made.runs[0].state().attempt == 2, 120)
+    wait_for(lambda: not made.runs[0].state().live and made.runs[0].state().attempt == 2)
     good, bad = (run.state() for run in made.runs)
     assert (good.state, bad.state, bad.attempt) == ("completed", "stopped", 1)
     [_, (_, first)] = attempts(made.runs[0].events(0))
@@ -273,7 +329,7 @@ def test_where_nobody_has_a_value_all_go_on_and_it_is_said(home, monkeypatch):
 
 def test_a_stop_of_the_sweep_keeps_those_that_rest_where_they_are(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = printing(tmp_path, "lr=1,2,3,4,5,6,7,8,9", 1, halving=3)
+    made = printing(tmp_path, "lr=1,2,3,4,5,6,7,8,9", "11,31", halving=3)
     wait_for(lambda: made.runs[0].state().rests)
     assert called("sweep", "stop", made.id).returncode == 0
     log = waiting.sweep_lock(paths.queue_folder(), made.id).with_suffix(".log")

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
+from gpu_engine.runs.folder import Rung
 from gpu_engine.sweep import figures
 from gpu_engine.sweep import table as sweep_table
 from gpu_engine.sweep.figures import By, Extent, Figures, FiguresOf, Track
@@ -70,6 +71,25 @@ def test_another_value_may_decide_and_the_greatest_be_best():
     assert [p.values["train.lr"] for p in below] == ["b", "c", "a"]
     with pytest.raises(UserError, match="recorded 'eval:acuracy'; there are loss, eval:accuracy"):
         parse_by("max:eval:acuracy", found)
+
+
+def test_a_sweep_in_words():
+    runs = [one(1, "a", least=0.5, repeat=2, rate=1234.5), one(3, "c", "failed"),
+            one(2, "b" * 30, "running", least=0.25, rate=12.345, seconds=None, steps=None)]
+    for of in (3, 5):
+        sweep_table.summary(of, runs)
+    for by in (By(), By("loss", largest=True), By("acc")):
+        sweep_table.best_text(runs, by)
+        sweep_table.notes(points(runs, by), by)
+    for line in points(runs, By()):
+        sweep_table.cells(line)
+    sweep_table.heads(["train.lr", "task.params.lr", "train.seed"], By("acc"))
+    sweep_table.named([replace(runs[0], extents=dict.fromkeys(map(str, range(33))))])
+    compared = [replace(run, exact=False, rungs=(Rung(0.25, 1.0), Rung(0.5, 2.0, best=value))[:at])
+                for at, (run, value) in enumerate(zip(runs, (None, 0.5, None), strict=True))]
+    sweep_table.notes(points(compared, By()), By())
+    sweep_table.notes(points(compared[:2], By()), By())
+    assert sweep_table.best_text([], By()) == ""
 
 
 def test_values_that_are_not_finite_are_left_out_and_counted():

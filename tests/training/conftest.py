@@ -7,8 +7,20 @@ import pytest
 from gpu_engine.training import checkpoint
 
 from . import ranks
+from .zygote import MUTANTS, imported
 
 TOY = f"{Path(__file__).with_name('toy.py')}:Toy"
+
+if MUTANTS:  # once for all of them
+    imported()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def zygote():
+    """Under `make mutants` it is a fork of this process: of one in which torch has computed, a rank
+    may wait for ever."""
+    if MUTANTS:
+        ranks.zygote()
 
 
 @pytest.fixture

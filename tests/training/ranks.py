@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import gpu_engine
-from gpu_engine.common import procs
 from gpu_engine.common.ports import free_port
 from gpu_engine.spec import modes
 
 from .. import event_lines
 from ..conftest import in_vain, patience
+from .zygote import MUTANTS, fork, hits, main
 
 ENVIRON = dict(os.environ)
 """That of every test, whichever is the first to need the zygote: its forks print their sys.path."""
@@ -73,10 +73,12 @@ class Zygote:
         env = dict(ENVIRON, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         run = env.get("PYTEST_XDIST_TESTRUNUID")
         name = f"gpu-panel-zygote-{f'{run}-{os.getppid()}' if run else os.getpid()}"
-        # If another test process has started one, this one ends at once.
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("zygote.py")), name],
-            stdin=subprocess.DEVNULL, stdout=2, env=env)
+        if MUTANTS:  # the fault is in this process
+            fork(lambda: main(name), dict(os.environ) | env)
+        else:  # if another test process has started one, this one ends at once
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("zygote.py")), name],
+                stdin=subprocess.DEVNULL, stdout=2, env=env)
         self._socket = socket.socket(socket.AF_UNIX)
         deadline = time.monotonic() + patience()
         while self._socket.connect_ex("\0" + name):
@@ -128,13 +130,15 @@ class Zygote:
         for name, known in (("pid", self._pids), ("code", self._codes)):
             if name in answer:
                 known[answer["number"]] = answer[name]
+        if "reached" in answer:
+            hits().update(answer["reached"])
         return True
 
 
 class Forked:
     """The part of subprocess.Popen that these tests use."""
 
-    def __init__(self, zygote: Zygote | Here, number: int, pid: int) -> None:
+    def __init__(self, zygote: Zygote, number: int, pid: int) -> None:
         self._zygote, self._number, self.pid = zygote, number, pid
 
     def poll(self) -> int | None:
@@ -154,54 +158,12 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-class Here:
-    """Forks ranks from the test process itself, in place of the zygote: for `make mutants`, whose
-    faults are in this process, and which has to be told what of the code a test reaches."""
-
-    def __init__(self) -> None:
-        self._codes: dict[int, int] = {}
-        self._reached: dict[int, Path] = {}
-
-    def start(self, argv: list[str], env: dict[str, str], log: Path,
-              program: Path | None = None) -> Forked:
-        from mutmut.state import state
-
-        from gpu_engine.worker.start import main
-
-        from .zygote import fork, work
-
-        def run() -> int:
-            try:
-                return work({"argv": argv, "program": program and str(program)}, main)
-            finally:
-                reached.write_text(" ".join(state()._stats))
-
-        reached = log.with_name(f"{log.name}-{len(self._reached)}")
-        pid = fork(run, env, str(log))
-        self._reached[pid] = reached
-        return Forked(self, pid, pid)
-
-    def code(self, pid: int, timeout: float) -> int | None:
-        from mutmut.state import state
-
-        if pid not in self._codes:
-            with contextlib.closing(os.fdopen(os.pidfd_open(pid), "rb")) as end:
-                if not procs.readable(end.fileno(), timeout):
-                    return None
-            self._codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            with contextlib.suppress(OSError):  # it was killed
-                state()._stats.update(self._reached[pid].read_text().split())
-        return self._codes[pid]
+_zygote: Zygote | None = None
 
 
-_zygote: Zygote | Here | None = None
-
-
-def zygote() -> Any:
+def zygote() -> Zygote:
     global _zygote
-    if "MUTANT_UNDER_TEST" in os.environ:
-        _zygote = _zygote or Here()
-    elif _zygote is None:
+    if _zygote is None:
         _zygote = Zygote()
         atexit.register(_zygote.close)
     return _zygote

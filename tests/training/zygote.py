@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -21,6 +22,11 @@ import sys
 import traceback
 from collections.abc import Callable, MutableMapping
 from multiprocessing import util
+from pathlib import Path
+
+MUTANTS = "mutmut" in sys.modules
+"""Whether `make mutants` runs the tests: this is then a fork of the test's process, which has the
+fault, and its ranks tell what of the code they have reached."""
 
 
 class Client:
@@ -28,7 +34,7 @@ class Client:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.living: dict[int, tuple[int, int]] = {}
+        self.living: dict[int, tuple[int, dict]] = {}
         """Pid and order of each of its living processes, by the file that tells its end."""
         self._rest = b""
 
@@ -51,8 +57,8 @@ class Client:
             self.connection.sendall(json.dumps(what).encode() + b"\n")
 
 
-def serve(listener: socket.socket) -> None:
-    gc.disable()
+def imported() -> Callable[[list[str], MutableMapping[str, str]], int]:
+    """What a rank runs, with all that it imports."""
     import torch._dynamo
 
     from gpu_engine.training import session  # noqa: F401
@@ -60,8 +66,16 @@ def serve(listener: socket.socket) -> None:
     from gpu_engine.worker.start import main
 
     torch.set_num_threads(1)
+    return main
+
+
+def serve(listener: socket.socket) -> None:
+    gc.disable()
+    main = imported()
     gc.freeze()  # the garbage collector of a rank would write to all these pages, and so copy them
     gc.enable()
+    if MUTANTS:
+        hits().clear()
     clients: list[Client] = []
     while True:
         ends = [end for client in clients for end in client.living]
@@ -75,7 +89,7 @@ def serve(listener: socket.socket) -> None:
             orders = found.orders()
             for order in orders or ():
                 pid = spawn(order, main)
-                found.living[os.pidfd_open(pid)] = pid, order["number"]
+                found.living[os.pidfd_open(pid)] = pid, order
                 found.say({"number": order["number"], "pid": pid})
             if orders is None:
                 clients.remove(found)
@@ -92,12 +106,15 @@ def serve(listener: socket.socket) -> None:
 def reap(clients: list[Client]) -> None:
     """Tell each client which of its processes have ended."""
     for client in clients:
-        for end, (pid, number) in list(client.living.items()):
+        for end, (pid, order) in list(client.living.items()):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 del client.living[end]
                 os.close(end)
-                client.say({"number": number, "code": os.waitstatus_to_exitcode(status)})
+                answer = {"number": order["number"], "code": os.waitstatus_to_exitcode(status)}
+                with contextlib.suppress(OSError):
+                    answer["reached"] = reached(order, pid).read_text().split()
+                client.say(answer)
 
 
 def spawn(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int]) -> int:
@@ -108,11 +125,25 @@ def spawn(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int
 def work(order: dict, main: Callable[[list[str], MutableMapping[str, str]], int]) -> int:
     """Do what is ordered, in this process; the exit status."""
     program = order.get("program")
-    if program is None:
-        return main(order["argv"], os.environ)
-    sys.argv = [program, *order["argv"]]
-    runpy.run_path(program, run_name="__main__")
-    return 0
+    try:
+        if program is None:
+            return main(order["argv"], os.environ)
+        sys.argv = [program, *order["argv"]]
+        runpy.run_path(program, run_name="__main__")
+        return 0
+    finally:
+        if MUTANTS:
+            reached(order, os.getpid()).write_text(" ".join(hits()))
+
+
+def reached(order: dict, pid: int) -> Path:
+    """Where a process tells what of the mutated code it has reached."""
+    return Path(f"{order['log']}-{pid}")
+
+
+def hits() -> set[str]:
+    """The mutated functions that this process has reached so far."""
+    return importlib.import_module("mutmut.state").state()._stats
 
 
 def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) -> int:
@@ -135,8 +166,8 @@ def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) ->
             os.dup2(file, 1)
             os.dup2(file, 2)
         os.closerange(3, 1024)
-        sys.stdout = os.fdopen(1, "w", buffering=1)
-        sys.stderr = os.fdopen(2, "w", buffering=1)
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         for name in [n for n in os.environ if n not in env]:
             del os.environ[name]
         os.environ.update(env)
@@ -152,11 +183,17 @@ def fork(run: Callable[[], int], env: dict[str, str], log: str | None = None) ->
         os._exit(code)
 
 
-if __name__ == "__main__":
+def main(name: str) -> int:
+    """Serve at the socket of that name."""
     with socket.socket(socket.AF_UNIX) as here:
         try:
-            here.bind("\0" + sys.argv[1])
+            here.bind("\0" + name)
         except OSError:
-            sys.exit(0)
+            return 0
         here.listen(64)
         serve(here)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -14,7 +14,7 @@ from gpu_engine.queue import serve, submit
 from gpu_engine.runs.folder import Run
 
 from ..command_line import called
-from ..conftest import wait_for
+from ..conftest import over
 from .commands import EVERY, act, look
 from .hostile_runs import ALIKE, GOOD, HEAVY, NAMES, OTHERS, SPECIAL, make, runs_now
 from .watching import changed, tree
@@ -81,7 +81,7 @@ def test_the_queue_starts_only_what_was_submitted_here(world, monkeypatch):
         said = called("run", "--queue", "--devices", "cpu:0", "--", "true")
     run = Run(world.runs / said.stdout.split()[0])
     assert serve.ensure() == 1
-    wait_for(lambda: not run.state().live)
+    over(run)
     assert run.state().state == "completed"
     assert changed(before, tree(hostile)) == []
     assert not world.marker.exists()

@@ -27,7 +27,7 @@ from gpu_engine.remote.run import link, mirror, parts
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, all_runs
 
-from ..conftest import slots, wait_for
+from ..conftest import over, slots, wait_for
 from ..panel.panel_kit import panel, screen_text, until
 from . import hostile_host
 from .hostile_host import CHECKPOINTS, FILES, FLOOD, OPENINGS, REMOVALS, RUNS
@@ -109,7 +109,7 @@ def test_a_good_one(world, watching):
     assert "ready" in watching.call("hosts", "check")
     watching.call("run", "--detach", "--set", f"devices.hosts={name}:cpu:0", "--", "true")
     run = next(run for run in all_runs() if run.id != GOOD)
-    wait_for(lambda: not run.state().live)
+    over(run)
     assert run.state().state == "completed", run.state()
     path = on(name, world)
     shutil.rmtree(path / STEP)

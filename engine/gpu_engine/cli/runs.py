@@ -53,18 +53,12 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
     if ctx.invoked_subcommand is not None:
         return
-    from gpu_engine.places import verbs
-    from gpu_engine.runs import query, waiting
+    from gpu_engine.runs import query
     from gpu_engine.settings import file
     from gpu_engine.spec.schema import parse_best
 
     count = count or file.read().runs.listed
-    verbs.look_at_all()
-    if waiting.ids(paths.queue_folder()):
-        from gpu_engine.queue import serve  # only where runs wait
-
-        with suppress(UserError):  # the list is printed all the same
-            serve.ensure()
+    take_up()
     now = time.time()
     asked = query.parse(wanted)
     if asked.doubt:
@@ -99,6 +93,20 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
              "-n shows more", err=True)
     if parts:
         echo("parts are stopped where their run was started: gpu-engine stop RUN, there", err=True)
+
+
+def take_up() -> None:
+    """Have all go on whose process here was killed, and be told of what is elsewhere."""
+    from gpu_engine.places import verbs
+    from gpu_engine.runs import waiting
+
+    verbs.look_at_all()
+    folder = paths.queue_folder()
+    if waiting.ids(folder) or any(folder.glob("s*.lock")):
+        from gpu_engine.queue import serve  # only where runs wait, or rest
+
+        with suppress(UserError):  # the list is printed all the same
+            serve.ensure()
 
 
 def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:

@@ -36,9 +36,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     gpu-engine run PRESET --grid KEY=V1,V2 submits a sweep.
     """
-    from gpu_engine.places import verbs
+    from gpu_engine.cli.runs import take_up
 
-    verbs.look_at_all()  # `retry` must not start again what goes on elsewhere
+    take_up()  # `retry` must not start again what goes on elsewhere
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.sweep import group

@@ -27,7 +27,7 @@ def of_run(run: Run) -> Snapshot:
     name = environment.read(run.path).code
     if name is None:
         raise UserError(f"no code of run {run.id} is kept: it was started outside of a git "
-                        "repository, by Slurm, or with a task that is installed")
+                        "repository, with a batch script, or with a task that is installed")
     if (found := store.load(name)) is not None:
         return found
     raise UserError(f"the code of run {run.id} is not kept any more: it is for a day, 2 GiB in "

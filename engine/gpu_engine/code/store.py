@@ -22,7 +22,7 @@ from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.code.snapshot import Snapshot, content
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError, telling
-from gpu_engine.runs import environment, notes, waiting
+from gpu_engine.runs import environment, job, notes, waiting
 from gpu_engine.runs.folder import Run, all_parts, all_runs
 
 KEPT = 24 * 3600.0
@@ -148,7 +148,7 @@ def _remove_old() -> None:
     needs, or one that a person keeps."""
     used = [run.cwd() for run in _users()]
     needed = _waited_for() | {environment.read(run.path).code for run in all_runs()
-                              if notes.read(run.path).verdict == "keep"}
+                              if notes.read(run.path).verdict == "keep" or _comes_back(run)}
     room = _ROOM
     for place, entries in sorted(_all(), key=lambda one: _age(_list_of(one[0]))):
         room -= sum(entry.size for entry in entries)
@@ -165,6 +165,12 @@ def _remove_old() -> None:
 def _users() -> list[Run]:
     """All that may have been started in code that was sent or kept."""
     return [*all_parts(), *all_runs()]
+
+
+def _comes_back(run: Run) -> bool:
+    """Whether it is a job that may still start, for the first time or again."""
+    known = job.read(run.path)
+    return known is not None and not known.over
 
 
 def _waited_for() -> set[str]:

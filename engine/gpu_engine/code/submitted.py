@@ -15,6 +15,7 @@ from pathlib import Path
 from gpu_engine.code import snapshot, store
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.programs import git
+from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.spec.schema import RunSpec
@@ -55,7 +56,7 @@ def keep(spec: RunSpec, folder: Path, timeout: float = 60.0) -> Kept:
     return Kept(taken.name, str(root))
 
 
-def place_of(run: Run, spec: RunSpec, entry: Entry) -> tuple[Path, RunSpec]:
+def place_of(run: Run, spec: RunSpec, entry: Entry | Environment) -> tuple[Path, RunSpec]:
     """The folder to run in and the spec to run there: where it was submitted, or in the copy of its
     code if that has changed since. Raises UserError if the copy is gone or can't be linked."""
     folder = Path(entry.folder or run.cwd())

@@ -194,12 +194,18 @@ def open_again(run: Run, prepared: Prepared, attempt: int | None = None,
 def again(run: Run, spec: RunSpec, start: str) -> Prepared:
     """Start another attempt of an ended run with `spec`, from the checkpoint that `start` means.
     Raises as `verbs.resume`."""
+    return start_again(run, spec, checkpoint_of(run, spec, start))
+
+
+def checkpoint_of(run: Run, spec: RunSpec, start: str) -> str | None:
+    """The name of the checkpoint that `start` means; None: the newest that loads. Raises as
+    `verbs.resume`."""
     if start != "newest" and spec.task.command is not None:
         raise UserError(f"run {run.id} runs a command of your own, whose checkpoints are its own: "
                         "it can't be told which to go on from")
     chosen = checkpoints.choose(run.checkpoints, start, spec.train.best)
     attempts.check_length(run, spec, chosen)
-    return start_again(run, spec, chosen)
+    return chosen
 
 
 def start_again(run: Run, spec: RunSpec, checkpoint: str | None = None,
@@ -227,9 +233,8 @@ def supervise(run: Run, lock: int, *, tell: bool = True) -> None:
     lock, so that there is no moment in which nobody holds it. `tell`: whether those in notify.toml
     are told of the run. Raises UserError where it can't be started."""
     waits = waiting.read(run.path)
-    module = "gpu_engine.queue.over_hosts" if waits is not None and waits.hosts else \
-        "gpu_engine.remote.run" if (run.path / leftovers.HOSTS).is_dir() else \
-        "gpu_engine.supervisor"
+    module = "gpu_engine.remote.run" if (waits is not None and waits.hosts) \
+        or (run.path / leftovers.HOSTS).is_dir() else "gpu_engine.supervisor"
     # Ctrl-C is the command's, which then stops the run. Until the new process has left the terminal
     # it gets the signal too, and would die of it with the run's lock.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

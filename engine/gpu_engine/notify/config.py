@@ -7,9 +7,11 @@ and closed to others. No message of an error here has an address, a token or a c
 
 from __future__ import annotations
 
+import re
 import secrets
 import tomllib
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -21,11 +23,14 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, meant, telling
 from gpu_engine.common.files import reason, write_atomic
 from gpu_engine.common.paths import private_folder, read_own
+from gpu_engine.interpreters import choose
 from gpu_engine.notify import exists, path
 from gpu_engine.notify.messages import EVENTS, USUAL, Told
 
-Kind = Literal["ntfy", "slack", "discord", "json", "command"]
+Kind = Literal["ntfy", "apprise", "json", "command"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_BY_APPRISE = ("slack", "discord")
+"""Kinds of earlier files, whose addresses Apprise knows as they stand there."""
 _LONGEST_FILE = 64 << 10
 _MOST = 32
 
@@ -48,9 +53,11 @@ class To:
 
     @property
     def where(self) -> str:
-        """The part of the address that is no secret: "https://ntfy.sh"; "a command"."""
+        """The part of the address that is no secret: "https://ntfy.sh", "tgram://"; "a command"."""
         if self.kind == "command":
             return "a command"
+        if self.kind == "apprise":  # its host may be a token
+            return f"{self.url.partition(':')[0]}://"
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
@@ -119,6 +126,8 @@ def _entries(data: dict[str, Any]) -> list[To]:
 def _entry(number: int, entry: dict[str, Any]) -> To:
     """Raises UserError, which names the entry and the key and never the value of a secret."""
     name, kind, keys = entry.get("name"), entry.get("kind"), To.__dataclass_fields__
+    if kind in _BY_APPRISE:
+        entry, kind = {"name": kind} | entry | {"kind": "apprise"}, "apprise"
     unknown = next((key for key in entry if key not in keys), None)
     to = None
     if unknown is not None:
@@ -147,6 +156,13 @@ def _problem(to: To) -> str | None:
         if not to.command or not to.command[0] or any("\0" in word for word in to.command):
             return 'command: expected its words, as in ["notify-send", "a run"]'
         return "a command has neither url nor token" if to.url or to.token else None
+    if to.kind == "apprise":
+        if not re.fullmatch(r"[a-z][a-z0-9]*://[^\s#]+", to.url, re.ASCII) \
+                or to.command or to.token:
+            return "url: expected an address as Apprise writes it, such as tgram://BOT/CHAT, and " \
+                "neither a command nor a token"
+        return None if find_spec("apprise") else \
+            f"it goes through Apprise, which is not installed: {choose.extra('apprise>=2.2')}"
     try:
         parts = urlsplit(to.url)
         known = parts.hostname and parts.port != 0
@@ -186,13 +202,8 @@ _BEGINNING = """\
 
 # [[to]]
 # name = "team"
-# kind = "slack"             # api.slack.com/messaging/webhooks
-# url = "https://hooks.slack.com/services/…"
-
-# [[to]]
-# name = "chat"
-# kind = "discord"           # a channel's settings: Integrations, Webhooks
-# url = "https://discord.com/api/webhooks/…"
+# kind = "apprise"           # Slack, Discord, Telegram, Teams, e-mail and others: appriseit.com
+# url = "slack://…"
 
 # [[to]]
 # name = "ours"
@@ -200,7 +211,6 @@ _BEGINNING = """\
 # url = "https://example.org/hook"
 # token = "…"                # sent as Authorization: Bearer …
 
-# For e-mail, Telegram, Teams and others, docs/notifications.md has a command.
 # [[to]]
 # name = "desk"
 # kind = "command"           # gets the message as JSON on its input, and in its environment

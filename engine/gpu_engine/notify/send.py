@@ -11,11 +11,7 @@ What each service wants to be sent. Sources:
   the server's root; `priority` 1 to 5, 3 is usual; `tags` that are names of emoji are shown as
   those; a message above 4,096 bytes becomes an attachment; an access token goes into
   `Authorization: Bearer`.
-- Slack, "Sending messages using incoming webhooks" and "Formatting text for app surfaces":
-  `{"text": …}`, in which &, < and > are written as entities, as `<!channel>` would call everybody.
-- Discord, "Execute Webhook" and "Allowed Mentions": `content` of at most 2,000 characters;
-  `allowed_mentions.parse` empty, so that no text calls anybody; a line of Markdown, so its
-  marks are escaped. Answers 204.
+- Whatever else: Apprise, which knows a hundred services.
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 import os
 import queue
 import re
@@ -34,7 +31,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -90,13 +86,17 @@ def deliver(to: To, message: Message, *, sleep: Callable[[float], object] = time
     try:
         if to.kind == "command":
             return _command(to.command, message)
-        request = post(to, message)
-        why, again = _try(request)
+        if to.kind == "apprise":
+            attempt = lambda: _by_apprise(to.url, message)  # noqa: E731
+        else:
+            request = post(to, message)
+            attempt = lambda: _try(request)  # noqa: E731
+        why, again = attempt()
         for pause in PAUSES:
             if not again:
                 return why
             sleep(pause)
-            why, again = _try(request)
+            why, again = attempt()
         return why and (f"{why}, {1 + len(PAUSES)} times" if again else why)
     except Exception as err:  # noqa: BLE001  its text may have a secret in it
         return f"a fault of gpu-panel: {type(err).__name__}"
@@ -136,6 +136,27 @@ def _try(request: urllib.request.Request) -> tuple[Result, bool]:
     if isinstance(err, http.client.RemoteDisconnected):
         return "the endpoint closed the connection without an answer", True
     return "no HTTP or TLS is spoken there, or by the proxy", False
+
+
+# --- by Apprise ---------------------------------------------------------------------------------
+
+def _by_apprise(url: str, message: Message) -> tuple[Result, bool]:
+    """As `_try`, by Apprise. Why it could not is in its logs alone, with the address: they are
+    thrown away."""
+    import apprise
+
+    for name in ("apprise", "urllib3"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    service = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
+    if not service.add(url):
+        return "Apprise does not know such an address", False
+    # A run's name is data: whatever stands in it calls nobody.
+    title, text = (_CALLS.sub("\\g<0>\N{ZERO WIDTH SPACE}", said)
+                   for said in (message.title, message.text))
+    kind = {"finished": "success", "stalled": "warning"}.get(
+        message.event, "failure" if message.event in _PRIORITY else "info")
+    done = service.notify(body=text, title=title, notify_type=kind, body_format="text")
+    return (None, False) if done else ("Apprise could not deliver it", True)
 
 
 # --- a command ----------------------------------------------------------------------------------
@@ -179,31 +200,23 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-_DISCORD_MOST = 2000
 _NTFY_MOST = 4000
 """Bytes; below its limit, as the text is cut between characters."""
 _PRIORITY = {"failed": 4, "lost": 4, "stalled": 4}
 _TAG = {"finished": "white_check_mark", "failed": "x", "lost": "x", "stalled": "warning",
         "stopped": "stop_button"}
-_MARKDOWN = re.compile(r"([\\*_~`|>#\[\]()<-])")
+_CALLS = re.compile("[@<]")
+"""Begins what a service takes for a call of somebody, or of all: "@everyone", "<!channel>"."""
 
 
 def post(to: To, message: Message) -> urllib.request.Request:
-    """The request that tells `to` of `message`. `to` is of any kind but "command"."""
+    """The request that tells `to`, of the kind "ntfy" or "json", of `message`."""
     url, value = to.url, message.to_dict()
     if to.kind == "ntfy":
         url, topic = _ntfy(to.url)
         value = {"topic": topic, "title": message.title, "message": _cut(message.text, _NTFY_MOST),
                  "priority": _PRIORITY.get(message.event, 3),
                  "tags": [_TAG[message.event]] if message.event in _TAG else []}
-    elif to.kind == "slack":
-        # Entities, as escape() makes them, for &, < and > alone.
-        value = {"text": escape(f"{message.title}\n{message.text}", quote=False)}
-    elif to.kind == "discord":
-        text = _MARKDOWN.sub(r"\\\1", message.text)
-        if len(text) > _DISCORD_MOST:
-            text = text[:_DISCORD_MOST - 1].rstrip("\\") + "…"
-        value = {"content": text, "allowed_mentions": {"parse": []}}
     headers = {"Content-Type": "application/json", "User-Agent": f"gpu-panel/{version()}"}
     if to.token is not None:
         headers["Authorization"] = f"Bearer {to.token}"

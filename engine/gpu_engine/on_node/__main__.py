@@ -8,9 +8,9 @@ stop, and the job goes back to the queue, from where the same line goes on with 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -19,26 +19,44 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.code import submitted
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.devices.discover import cpu_slots, discover
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import pick, planned
-from gpu_engine.on_node.nodes import Beside, Here, await_ends, call, gather, join, spec_of
+from gpu_engine.on_node.nodes import (
+    Beside,
+    Here,
+    await_call,
+    await_ends,
+    call,
+    gather,
+    join,
+    spec_of,
+)
 from gpu_engine.plan.check import check
 from gpu_engine.runs import attempts
+from gpu_engine.runs import environment as environment_of
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.create import create_run, reopen_run
+from gpu_engine.runs.create import create_run, reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import FINAL, AttemptRecord, Cause, State
 from gpu_engine.slurm import commands
 from gpu_engine.slurm.commands import SlurmError
 from gpu_engine.slurm.script import OF_THE_JOB, asked_of, on_cpu, placed
 from gpu_engine.spec.read import apply_sets, from_dict
+from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 from gpu_engine.supervisor.__main__ import in_foreground
 
+_NOTICED = 600.0
+"""Seconds within which Slurm notices that a node is gone; SlurmdTimeout is 300 s unless the cluster
+says otherwise."""
+_AWAY = 600.0
+"""Seconds for which a controller that is away is waited for, once the ranks have saved."""
+_ASK_AGAIN = 2.0
 _OF_THE_STEP = re.compile(
     r"SLURM_(?:NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|TASK_PID|STEP|TASKS_PER_NODE|CPU_BIND"
     r"|LAUNCH_NODE|SRUN_|TIME_FORMAT|DISTRIBUTION|PRIO_PROCESS|UMASK|PTY|TRES_PER_TASK)|SRUN_")
@@ -96,13 +114,17 @@ def _end(run: Run, job: jobs.Job, here: Here, asked: bool) -> int:
     others = [Run(run.path, node) for node in range(1, here.nodes)]
     ended = await_ends(others, grace)
     failed = next((s for s in ended if s.state == "failed"), None)
-    if state.state != "failed" and (failed is not None or len(ended) < len(others)):
+    lost = failed is None and len(ended) < len(others)
+    if state.state != "failed" and (failed is not None or lost):
         state = _failed(run, state, (failed and failed.reason) or "a node of the job was lost")
-    if state.state == "stopped" and asked and not jobs.asked_to_stop(run.path) and _runs(job.id):
-        sys.stdout.write(f"stopped and saved: job {job.id} goes back to the queue\n")
+    if lost and not jobs.asked_to_stop(run.path):
+        # If the node is gone, Slurm notices that (SlurmdTimeout) and puts the job back, but not one
+        # that has ended by then. If only our processes there are, srun ends this one as well.
+        sys.stdout.write("a node of the job was lost: waiting for what Slurm makes of it\n")
         sys.stdout.flush()
-        # The last that this process does: Slurm ends what is left of the job.
-        commands.call(["scontrol", "requeue", str(job.id)])
+        time.sleep(_NOTICED)
+    if state.state == "stopped" and asked and not jobs.asked_to_stop(run.path) \
+            and _put_back(job.id):
         return 0
     # 75: not finished (sysexits.h), so that no job that waits for the end of this one takes it so.
     return {"completed": 0, "stopped": os.EX_TEMPFAIL}.get(state.state, 1)
@@ -121,9 +143,16 @@ def _failed(run: Run, state: State, why: str) -> State:
 def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> int:
     """Put the plan of this attempt into the run's folder; `sets`: make that, on the job's first
     start. Returns the descriptor that holds this node's lock. Raises UserError, OSError."""
-    first = Run(run.path)
-    if sets is None:
+    first, near = Run(run.path), Path(working_folder())
+    if here.node:
+        await_call(run, job)  # by then the spec and the folder are those of this attempt
+    if sets is None or here.node:
         spec, before = from_dict(attempts.read_spec(first)), first.require_plan()
+        folder = Path(first.cwd())
+        if not here.node and sets is None:
+            spec, folder = _in_its_code(run, spec)
+        with telling(f"{folder}: can't be entered"):
+            os.chdir(folder)
     else:
         data: dict[str, object] = {}
         apply_sets(data, sets)
@@ -136,14 +165,15 @@ def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> in
     if not on_cpu(spec):
         devices = replace(devices, ids=None, pick=count)
     mine = pick(replace(mine, devices=devices), inventory)
-    plan = planned(check(mine, inventory), choose.of_spec(mine))
+    plan = planned(check(mine, inventory), choose.of_spec(mine, near))
     if here.node:
         return join(run, job, here, plan)
     if before is None:
         _, lock = create_run(spec.name, to_toml(spec), plan, path=run.path)
         environment.note(run, plan, inventory)
     else:
-        plan = replace(plan, origin=before.origin, part_of=before.part_of, lines=before.lines)
+        plan = replace(plan, origin=before.origin, part_of=before.part_of, lines=before.lines,
+                       resume_from=before.resume_from, cwd=working_folder())
         lock = reopen_run(run, to_toml(spec), plan, job.id)
     if jobs.read(run.path) is None:
         jobs.write(run.path, job)
@@ -153,12 +183,35 @@ def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> in
     return lock
 
 
-def _runs(job: int) -> bool:
-    """Whether the job is neither cancelled nor ended by Slurm already, which also sends signals
-    first."""
-    with contextlib.suppress(SlurmError):
-        return commands.call(["squeue", "-h", "-j", str(job), "-o", "%T"]).strip() == "RUNNING"
-    return False
+def _in_its_code(run: Run, spec: RunSpec) -> tuple[RunSpec, Path]:
+    """The spec and the folder to run in, with the code as it was at the submission. Raises
+    UserError."""
+    if shutil.which("git") is None:
+        # Whether it has changed is not known, and without git nothing would be linked to the data.
+        sys.stdout.write("the code is taken as it is: git is not installed on this node\n")
+        return spec, Path(run.cwd())
+    folder, spec = submitted.place_of(run, spec, environment_of.read(run.path))
+    return spec, folder
+
+
+def _put_back(job: int) -> bool:
+    """Have Slurm put the job back into the queue, unless it is cancelled or ended already, where
+    Slurm also sends signals first. Its controller may be away for a while, in which no time limit
+    ends the job. Returns whether it goes back."""
+    end = time.monotonic() + _AWAY
+    while True:
+        try:
+            if commands.call(["squeue", "-h", "-j", str(job), "-o", "%T"]).strip() != "RUNNING":
+                return False
+            sys.stdout.write(f"stopped and saved: job {job} goes back to the queue\n")
+            sys.stdout.flush()
+            # The last that this process does: Slurm ends what is left of the job.
+            commands.call(["scontrol", "requeue", str(job)])
+            return True
+        except SlurmError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(_ASK_AGAIN)
 
 
 if __name__ == "__main__":

@@ -98,17 +98,22 @@ def call(run: Run, job: Job, here: Here) -> None:
     _sign(run.path / NODES, job, here)
 
 
+def await_call(run: Run, job: Job) -> None:
+    """On another node: wait for the first one's call. Raises UserError."""
+    _until(lambda: _signed(run.path / NODES, job), "the first node of the job")
+
+
 def join(run: Run, job: Job, here: Here, plan: LaunchPlan) -> int:
-    """On another node: wait for the first one's call, and take a place beside it. Returns the
+    """On another node, once the first one has called: take a place beside it. Returns the
     descriptor that holds this node's lock. Raises UserError, OSError."""
     first = Run(run.path)
-    _until(lambda: _signed(run.path / NODES, job), "the first node of the job")
     called = first.recorded()
     private_folder(run.own)
     lock = lock_of(run.own)
     if called is None or not take_lock(lock):
         raise UserError(f"{run.own}: another process holds it, or the first node has ended")
-    write_json_inside(run.own, "plan.json", replace(plan, id=run.id, cwd=first.cwd()).to_dict())
+    write_json_inside(run.own, "plan.json", replace(
+        plan, id=run.id, cwd=first.cwd(), resume_from=first.require_plan().resume_from).to_dict())
     run.write_state(State("queued", called.id, called.name, called.created, attempt=called.attempt))
     _sign(run.own, job, here)
     return lock

@@ -45,11 +45,12 @@ def devices(spec: RunSpec) -> Inventory:
 
 
 def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            only_plan: bool = False, **_: object) -> Prepared:
+            only_plan: bool = False, in_sweep: bool = False, **_: object) -> Prepared:
     """`verbs.prepare`. With run.sync each host is sent the code that it lacks, as its checks run in
     that folder; with `only_plan` it is sent nothing, and checks all but the task."""
     def there(spec: RunSpec) -> Prepared:
-        return Prepared(*preparing.prepare(spec, base=base, cwd=cwd, send=not only_plan))
+        return Prepared(*preparing.prepare(spec, base=base, cwd=cwd, send=not only_plan,
+                                           in_sweep=in_sweep))
 
     chosen = wants = None
     if chooses_host(spec):

@@ -4,14 +4,18 @@ nodes have the files that this machine has."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.code.submitted import Kept, keep
+from gpu_engine.common.errors import SpecError
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
-from gpu_engine.launching import environment, launcher, notifier, preflight
+from gpu_engine.launching import environment as noting
+from gpu_engine.launching import launcher, notifier, preflight
 from gpu_engine.launching.launcher import Prepared
-from gpu_engine.runs import attempts, checkpoints, job
+from gpu_engine.runs import environment, job
+from gpu_engine.runs.create import working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.slurm import submit
@@ -37,24 +41,33 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
 
 
 def start(prepared: Prepared, *, tell: bool = True, tags: Sequence[str] = (),
-          member: Member | None = None, options: Sequence[str] = ()) -> Run:
-    """`verbs.start`. `member`, `options`: as for `slurm.submit.submit`."""
-    run, _ = submit.submit(prepared, tags=tags, member=member, options=options)
-    environment.note(run, prepared.plan, prepared.inventory)
+          member: Member | None = None, options: Sequence[str] = (), kept: Kept | None = None
+          ) -> Run:
+    """`verbs.start`. `member`, `options`: as for `slurm.submit.submit`. `kept`: its code, if that
+    is kept already."""
+    code = kept or keep(prepared.spec, Path(working_folder()))
+    run, _ = submit.submit(
+        prepared, tags=tags, member=member, options=options,
+        note=lambda run: noting.note(run, prepared.plan, prepared.inventory, code))
     if tell:
         notifier.start(run)
     return run
 
 
-def again(run: Run, spec: RunSpec, start: str) -> Prepared:
-    """`launcher.again`."""
+def again(run: Run, spec: RunSpec, start: str = "newest") -> Prepared:
+    """`launcher.again`, with the code as it is now."""
+    chosen = launcher.checkpoint_of(run, spec, start)
     known = job.read(run.path)
     if known is None or known.request is None:  # of a script that a person has submitted
-        return launcher.again(run, spec, start)
-    if start != "newest":
-        raise UserError(f"run {run.id} is a job of Slurm, which goes on from its newest "
-                        "checkpoint: leave --from out")
-    attempts.check_length(run, spec, checkpoints.choose(run.checkpoints, start, None))
-    prepared = Prepared(spec, _ITS_OWN, submit.again(run, spec))
+        return launcher.start_again(run, spec, chosen)
+    before = environment.read(run.path)
+    # Before the submission: the job may begin at once, and looks for its code.
+    noting.note(run, run.require_plan(), _ITS_OWN, keep(spec, Path(run.cwd())))
+    try:
+        prepared = Prepared(spec, _ITS_OWN, submit.again(run, spec, chosen))
+    except BaseException:
+        with suppress(OSError):
+            environment.write(run.path, before)
+        raise
     notifier.start(run)
     return prepared

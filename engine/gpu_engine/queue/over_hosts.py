@@ -1,6 +1,5 @@
-"""`python -m gpu_engine.queue.over_hosts RUN_DIR LOCK_FD`: a run on devices of one of several
-machines: it waits for them, or was planned for one and starts at once (`Entry.at_once`). Started by
-`launching.launcher.supervise`.
+"""A run on devices of one of several machines, from the inside: it waits for them, or was planned
+for one and starts at once (`Entry.at_once`), in the process that then holds it together.
 
 The first such run of this user's line watches the machines; the others stand behind it, whatever
 they take. Once one machine has enough, the run is planned for it and started there, as one that a
@@ -13,12 +12,9 @@ have begun it, as the connection ended while it was told to, is asked until it a
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +31,8 @@ from gpu_engine.remote.run import freest, parts
 from gpu_engine.remote.run import prepare as preparing
 from gpu_engine.remote.run.link import Link
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.remote.run.span import Span
 from gpu_engine.runs import attempts, waiting
-from gpu_engine.runs.folder import EXIT_CODES, Cause, Run
+from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.runs.waiting import BEHIND, Entry
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.children import STOPS, asked_to_end
@@ -129,7 +124,8 @@ class HostWaiter(Waiter):
             if spec.run.sync != "none":
                 folder, spec = submitted.place_of(run, spec, entry)
             ready = Prepared(*(preparing.prepare_again(run, spec, "newest") if before
-                               else preparing.prepare(spec, cwd=folder)))
+                               else preparing.prepare(spec, cwd=folder,
+                                                      in_sweep=entry.sweep is not None)))
         part = replace(ready.parts[0], attempt=max(
             self.state.attempt, 0, *(p.attempt + 1 for p in before)))
         self.state = replace(self.state, attempt=part.attempt)
@@ -189,20 +185,3 @@ class HostWaiter(Waiter):
         return True
 
 
-def main(argv: Sequence[str]) -> int:
-    run, lock = Run(Path(argv[1])), int(argv[2])
-    os.set_inheritable(lock, False)  # ours alone: an ssh that kept it would look like us
-    os.umask(0o077)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    try:
-        state = run.state() if HostWaiter(run).take_turn() is None else Span(run).hold()
-        code = EXIT_CODES[state.state]
-    except Exception:
-        logging.exception("the process that holds the run together failed")
-        code = 1
-    logging.shutdown()
-    os._exit(code)  # threads may still wait for a host
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

@@ -84,9 +84,7 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
         inventory = freest.expected(freest.look([hosts.find(there.host)]), len(there.ids))
     elif inventory is None or chooses_host(spec):
         inventory = verbs.meant_by(spec).devices(spec)
-    # A job runs the code as it is then.
-    kept = Kept() if verbs.meant_by(spec) is slurm else keep(spec, here)
-    return Submission(inventory, kept, here)
+    return Submission(inventory, keep(spec, here), here)
 
 
 def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None = None,
@@ -132,13 +130,13 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
     can't be kept or is live."""
     if verbs.meant_by(spec) is slurm:
-        return _submit_to_slurm(spec, when, base, member, again, tags)
+        return _submit_to_slurm(spec, when, base, member, again, tags,
+                                prepared.kept if prepared is not None else None)
     if when.after is not None and (
             never := serve.early(when, paths.runs_folder())) is not None and never[1]:
         raise UserError(f"--after {when.after}: {never[0]}")
     if again is not None:
         make_way(again)
-        spec = _where_it_was(spec)
     prepared = prepared or prepare(spec)
     made = plan(spec, prepared.inventory, base, prepared.folder, after=when.after,
                 in_sweep=member is not None)
@@ -176,7 +174,8 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
 
 
 def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None,
-                     member: Member | None, again: Run | None, tags: Sequence[str]) -> Run:
+                     member: Member | None, again: Run | None, tags: Sequence[str],
+                     kept: Kept | None) -> Run:
     """`submit` for a run whose line is Slurm's. Raises as that."""
     if when.priority:
         raise UserError(f"--priority {when.priority}: Slurm orders its own queue; -o nice=100 and "
@@ -193,19 +192,10 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
         options.append(f"dependency=afterok:{first.id}")
     if again is None:
         return slurm.start(slurm.prepare(spec, base=base, in_sweep=member is not None),
-                           tags=tags, member=member, options=options)
+                           tags=tags, member=member, options=options, kept=kept)
     make_way(again)
-    slurm.again(again, spec, "newest")
+    slurm.again(again, spec)
     return again
-
-
-def _where_it_was(spec: RunSpec) -> RunSpec:
-    """The spec of a run that has ended, to wait for as many devices of its host."""
-    entries = parse_all(spec.devices.hosts or ())
-    if len(entries) != 1 or not entries[0].ids:
-        return spec
-    return replace(spec, devices=replace(spec.devices, hosts=[entries[0].host],
-                                         pick=len(entries[0].ids)))
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
@@ -213,13 +203,7 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
-    if chooses_host(spec) or _named_there(spec) is not None:
-        run = spec.run
-        return [Problem(key, value, "compares with runs of this machine alone; leave it out, or "
-                                    "devices.hosts")
-                for key, value in (("run.stop_worse", run.stop_worse), ("run.halving", run.halving))
-                if value]
-    if spec.devices.hosts is not None:
+    if spec.devices.hosts is not None and not chooses_host(spec) and _named_there(spec) is None:
         return [Problem("devices.hosts", spec.devices.hosts,
                         "the queue takes devices of one machine: say how many (-n 2 --set "
                         "devices.hosts=any), or which of one host (gpu1:0,1); a run over several "

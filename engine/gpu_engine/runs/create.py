@@ -102,7 +102,8 @@ def reopen_run(run: Run, spec_toml: str, plan: LaunchPlan, job: int | None = Non
         waiting.leave(run.path)  # it was killed when it had ended, and before it left the line
         changed = before.changed if counted else attempts.save(run, before.attempt, spec_toml)
         write_inside(run.path, "spec.toml", spec_toml)
-        write_json_inside(run.path, "plan.json", replace(plan, id=run.id, cwd=run.cwd()).to_dict())
+        write_json_inside(run.path, "plan.json", replace(
+            plan, id=run.id, cwd=plan.cwd or run.cwd()).to_dict())
         run.write_state(State("queued", run.id, before.name, before.created,
                               attempt=attempt or before.attempt + (0 if counted else 1),
                               boot=procs.boot_id(),

@@ -108,6 +108,8 @@ class Rung:
     best: float | None = None
     """Its best value until then; None: none was a finite number, which is worse than any."""
     attempt: Whole = 1
+    why: str | None = None
+    """Why it was stopped there; None: it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,12 @@ class State:
         """Whether it was stopped at a rung, from which it may go on (run.halving)."""
         return self.state == "stopped" and bool(self.rungs) \
             and self.rungs[-1].attempt == self.attempt
+
+    @property
+    def loses(self) -> str | None:
+        """Why it was stopped at the last rung of this attempt; None: it was not."""
+        last = self.rungs[-1] if self.rungs else None
+        return last.why if last is not None and last.attempt == self.attempt else None
 
     def to_dict(self) -> dict[str, object]:
         """The state as state.json holds it."""

@@ -16,7 +16,7 @@ from gpu_engine.common.files import write_inside
 from gpu_engine.launching.launcher import Prepared, new_folder
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line, resolve
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import reopen_run, working_folder
@@ -80,10 +80,12 @@ def script_of(spec: RunSpec, run: str | None = None) -> str:
 
 
 def submit(prepared: Prepared, *, tags: Sequence[str] = (), member: Member | None = None,
-           options: Sequence[str] = ()) -> tuple[Run, jobs.Job]:
+           options: Sequence[str] = (), note: Callable[[Run], None] = lambda _: None
+           ) -> tuple[Run, jobs.Job]:
     """Make a run folder with the batch script in it and submit that. The script's own output goes
     to its supervisor.log, each rank's to `ranks/`. `member`: its place in a sweep. `options`:
-    further ones of sbatch, for this submission alone.
+    further ones of sbatch, for this submission alone. `note`: called with the run before its job
+    can begin.
 
     Raises SpecError and UserError as `batch_script`, and UserError with sbatch's words if the job
     is refused; the run folder is then removed.
@@ -93,14 +95,15 @@ def submit(prepared: Prepared, *, tags: Sequence[str] = (), member: Member | Non
                         "cluster, or write the script (gpu-engine slurm … --output) and take it "
                         "there")
     with new_folder(prepared, tags=tags, member=member) as (run, lock):
+        note(run)
         there = _submitted(run, prepared.spec, working_folder(), lambda: None, options)
     os.close(lock)
     return run, there
 
 
-def again(run: Run, spec: RunSpec) -> LaunchPlan:
+def again(run: Run, spec: RunSpec, checkpoint: str | None = None) -> LaunchPlan:
     """Submit another attempt of an ended run, which was submitted before, with `spec`. It goes on
-    from the newest checkpoint. Raises as `submit`; the run is then as it was."""
+    from `checkpoint`; None: from the newest. Raises as `submit`; the run is then as it was."""
     known = jobs.read(run.path)
     if known is None or known.request is None:
         raise UserError(f"run {run.id} was not submitted by gpu-panel")
@@ -109,6 +112,8 @@ def again(run: Run, spec: RunSpec) -> LaunchPlan:
         options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
         spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
     plan, stopped = plan_of(spec), jobs.asked_to_stop(run.path)
+    if checkpoint is not None:
+        plan = replace(plan, resume_from=ResumeFrom(checkpoint, run.state().attempt + 1))
     locks = list[int]()
     try:
         (run.path / jobs.STOP).unlink(missing_ok=True)

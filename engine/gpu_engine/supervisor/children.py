@@ -73,10 +73,10 @@ def end_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, umask: int,
-          cores: Sequence[int], ranks: tuple[int, ...], role: str) -> Child:
+          cores: Sequence[int], ranks: tuple[int, ...], role: str, session: bool) -> Child:
     """Start a process in a process group of its own, as a shell starts a job, with its output in
-    `log`. The kernel kills it when this process dies. It leads no session: then `os.setpgrp()`
-    would fail.
+    `log`. The kernel kills it when this process dies. With `session` it has a session of its own,
+    and so its own share of busy cores (autogroups, sched(7)); `os.setpgrp()` fails in it.
 
     Must be called from the main thread. Raises OSError if the program or a folder is missing.
     """
@@ -97,7 +97,8 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
     try:
         popen = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,
-            umask=umask, preexec_fn=arm, process_group=0)
+            umask=umask, preexec_fn=arm, start_new_session=session,
+            process_group=None if session else 0)
     finally:
         os.close(fd)
     return Child(ranks, role, popen.pid, procs.start_ticks(popen.pid), popen)

@@ -142,7 +142,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
             if attempt.number > 1:
                 logs.note(path, f"--- attempt {attempt.number} ---")
             child = spawn(argv, env=env, cwd=cwd, log=path, umask=umask, cores=process.cores,
-                          ranks=ranks, role=process.role)
+                          ranks=ranks, role=process.role, session=plan.spec.task.use is not None)
         except OSError as err:
             what = err.filename or argv[0]
             return Cause(f"can't start {argv[0]}: {err.strerror}: {what}", ranks[0],

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices.leases import Leases
 from gpu_engine.events import notices, schema
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.plan.records import LaunchPlan
@@ -62,8 +63,8 @@ class Compare(Protocol):
     @property
     def next(self) -> float | None: ...
 
-    def __call__(self, state: State, step: int | None, total: int | None, /
-                 ) -> tuple[Rung, str | None] | None: ...
+    def __call__(self, state: State, ranks: Iterable[RankView], ends: bool = ...,
+                 heard: float | None = ..., skew: float = ..., /) -> Rung | None: ...
 
 
 Beside = Callable[[int], "Cause | None"]
@@ -91,8 +92,6 @@ class Supervisor:
         self.stop_asked = False
         self.stopped_by: str | None = None
         """Who sent the signal to stop, if it was not one of our programs."""
-        self.worse: str | None = None
-        """Why it was stopped at a rung."""
         self.limit = spec.run.limit
         self.up_at: float | None = None
         """When its time is up, monotonic seconds: a clock that is set lengthens no run."""
@@ -238,7 +237,7 @@ class Supervisor:
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
                                 stop_asked=self.stop_asked, time_up=self._time_up(attempt),
                                 oom_kills=counted)
-        why = self.worse or (self.stopped_by and f"asked to stop {self.stopped_by}")
+        why = self.state.loses or (self.stopped_by and f"asked to stop {self.stopped_by}")
         if verdict[0] == "stopped" and why:
             verdict = ("stopped", f"{why}; {verdict[1]}" if verdict[1] else why, None)
         if attempt.beside is not None:  # what our ranks met by it is no cause
@@ -325,7 +324,7 @@ class Supervisor:
             steps += [] if self.first_said is None else [self.first_said]
             begun = self.state.began if self.plan.spec.run.limit_from == "start" \
                 else min(steps, default=None)
-            share = (self.compare.next if self.compare is not None else None) or 1.0
+            share = self._first_share() or 1.0
             if begun is None and not self.is_task \
                     and not (self.run.path / ranks.WITH_TORCH).exists() \
                     and time.time() >= self.state.began + self.limit * share:
@@ -338,19 +337,24 @@ class Supervisor:
             self.time_up = True
             self._request_stop(attempt)
 
+    def _first_share(self) -> float | None:
+        """The share of its budget at which the run is compared next; None: it is not. About that of
+        a part: it is compared where the whole is held together."""
+        run = self.plan.spec.run
+        if self.compare is not None:
+            return self.compare.next
+        return None if self.plan.part_of is None else run.halving ** -2 if run.halving \
+            else 0.25 if run.stop_worse else None
+
     def _watch_rungs(self, attempt: Attempt) -> None:
         """Record where the run stood at each rung that it has got to, and stop it there if it shall
         not go on."""
         views = [s.view for s in attempt.events.values()]
-        step = min((v.at_step if v.step is None else v.step for v in views
-                    if v.at_step is not None), default=None)
-        total = next((v.total_steps for v in views if v.total_steps), None)
+        ends = not attempt.running_children or attempt.deadline is not None
         while self.compare is not None and not self.stop_asked \
-                and (found := self.compare(self.state, step, total)) is not None:
-            self._set_state(self.state.state, rungs=(*self.state.rungs, found[0]))
-            if found[1] and attempt.running_children and attempt.deadline is None \
-                    and not any(v.over for v in views):
-                self.worse = found[1]
+                and (rung := self.compare(self.state, views, ends)) is not None:
+            self._set_state(self.state.state, rungs=(*self.state.rungs, rung))
+            if rung.why:
                 self._request_stop(attempt)
 
     def _look_beside(self, attempt: Attempt) -> None:

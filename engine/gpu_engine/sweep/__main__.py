@@ -23,6 +23,7 @@ from pathlib import Path
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import take_lock
 from gpu_engine.devices import probe
+from gpu_engine.places.verbs import Followed
 from gpu_engine.queue import serve
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run
@@ -47,6 +48,7 @@ def main(folder: Path, sweep: str, fd: int) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.environ["GPU_PANEL_HOME"] = str(folder.parent)
     starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
+    still = dict[str, Followed]()
 
     found: group.Group | None = None
 
@@ -65,7 +67,7 @@ def main(folder: Path, sweep: str, fd: int) -> int:
         try:
             if found is None or len(found.members) < found.of:  # it may be submitted just now
                 found = group.find(sweep)
-            more = group.go_on(found, unable)
+            more = group.go_on(found, unable, still)
             if not os.fstat(fd).st_size:  # meanwhile
                 group.stop(found)
             return more

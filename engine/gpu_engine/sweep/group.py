@@ -19,6 +19,7 @@ from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.folder import Run, State, each_run, require_folder
 from gpu_engine.runs.sweep import Member
+from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import grid
@@ -28,6 +29,7 @@ from gpu_engine.sweep.table import One, best_text, names, summary
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
+    from gpu_engine.places.verbs import Followed
     from gpu_engine.plan.records import LaunchPlan
     from gpu_engine.queue.turns import When
 
@@ -252,11 +254,13 @@ def retry(found: Group) -> Done:
     return done
 
 
-def go_on(found: Group, unable: set[str]) -> bool:
+def go_on(found: Group, unable: set[str], still: dict[str, Followed]) -> bool:
     """With run.halving: once no member runs, put those into the line that go on from the rung at
     which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
-    passed over. Raises UserError if its spec can't be read."""
-    from gpu_engine.places import verbs
+    passed over. `still`: takes up members that go on elsewhere, see there. Raises UserError if its
+    spec can't be read."""
+    from gpu_engine.places.verbs import Followed
+
 
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
@@ -265,7 +269,7 @@ def go_on(found: Group, unable: set[str]) -> bool:
         return False
     by = compared_by(spec.run.best or spec.train.best, ())
     for run, _ in ours:
-        verbs.look(run)
+        still.setdefault(run.id, Followed(run))(run.state())
     states = {run.id: run.state() for run, _ in ours}
     next_up = due(states, found.of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
@@ -289,9 +293,12 @@ def _again(members: Iterable[tuple[Run, Member]]) -> Done:
     for run, member in members:
         try:
             spec = from_dict(attempts.read_spec(run))
-            if member.pick is not None:  # it became devices.ids when the run started
+            if member.pick is not None:  # it became devices of one machine when the run started
+                there = [str(e) if e.partition else e.host
+                         for e in parse_all(spec.devices.hosts or ())] or None
                 spec = replace(spec, devices=replace(
-                    spec.devices, ids=None, pick=member.pick, free_gib=member.free_gib))
+                    spec.devices, ids=None, pick=member.pick, free_gib=member.free_gib,
+                    hosts=there))
             inventory = inventory or meant_by(spec).devices(spec)
             wait(spec, When(), Submission(inventory, Kept(), Path(run.cwd())), member=member,
                  again=run, begin=False)

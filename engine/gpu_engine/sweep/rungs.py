@@ -1,6 +1,7 @@
 """Members of a sweep compared before their end, at rungs: shares of their budget, which is
-run.limit or their steps. Each member's supervisor records where it stands at a rung, and reads what
-others have recorded there.
+run.limit or their steps. Whoever holds a member together records where it stands at a rung, and
+reads what others have recorded there: its supervisor, or of a run on hosts the process here. What
+counts was known at the rung, so that it does not matter how much later it is compared.
 
 `run.stop_worse` stops a member by the median of those before it. With `run.halving` every member
 rests at a rung, and `due` says which go on once none runs any more.
@@ -11,9 +12,11 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpu_engine.common import units
+from gpu_engine.events.rank_view import RankView
 from gpu_engine.runs import sweep, trust
 from gpu_engine.runs.folder import Run, Rung, State, each_run
 from gpu_engine.runs.sweep import Member
@@ -62,7 +65,7 @@ def _levels(of: int, factor: int) -> int:
 
 
 class Rungs:
-    """Compares one member with the others, in its supervisor."""
+    """Compares one member with the others."""
 
     def __init__(self, run: Run, spec: RunSpec, member: Member, past: float) -> None:
         """`past`: the share of the last rung that it has got to."""
@@ -86,24 +89,28 @@ class Rungs:
         """The share of its budget at which it is compared next; None: it is not any more."""
         return next((s for s in self.shares if s > self.past), None)
 
-    def __call__(self, state: State, step: int | None, total: int | None
-                 ) -> tuple[Rung, str | None] | None:
-        """The next rung, and why the run does not go on from there; None: it has not got there.
-        `step`, `total`: how far it is, and how many steps it has if the task says so."""
-        share = self.next
+    def __call__(self, state: State, ranks: Iterable[RankView], ends: bool = False,
+                 heard: float | None = None, skew: float = 0.0) -> Rung | None:
+        """The next rung, with why the run does not go on from there; None: it has not got there.
+        `ranks`: what they have said, until `heard`, Unix seconds (None: now), by a clock that is
+        `skew` seconds ahead of this one. `ends`: the run ends by itself."""
+        share, views = self.next, list(ranks)
         if share is None:
             return None
-        limit, total, now = self.spec.run.limit or 0.0, self.spec.train.steps or total, time.time()
+        step = min((v.at_step if v.step is None else v.step for v in views
+                    if v.at_step is not None), default=None)
+        total = self.spec.train.steps or next((v.total_steps for v in views if v.total_steps), None)
+        limit, now = self.spec.run.limit or 0.0, time.time()
         last = share * total if total else math.inf
         end = state.until - limit * (1 - share) if state.until else math.inf
         if step is not None and step > last:  # so that what came after that step is recorded too
             end, step, where = math.inf, int(last), f"at step {int(last):,}"
-        elif now >= end:
+        elif (now if heard is None else heard) >= end:
             last, where = math.inf, f"after {units.clock(share * limit)}"
         else:
             return None
         self.past = share
-        values = figures.of(self.run.path, step=last, t=end).values
+        values = figures.of(self.run.path, step=last, t=end + skew).values
         by = figures.compared_by(self.asked, values)
         last = values[by.name].last if by.name in values else None
         if self.factor is None and last is None:
@@ -114,10 +121,12 @@ class Rungs:
             many = self.member.of // self.factor ** (self.shares.index(share) + 1)
             lacks = "" if best is not None else f"; it has no {by.name} yet" if last is None \
                 else f"; its {by.name} is {last}"
-            return rung, f"rests {where} for the best {many} of {self.member.of} to go on{lacks}"
-        others = self._others(rung)
-        worse = worse_than(best, others, largest=by.largest)
-        return rung, f"worse than {worse} of {len(others)} {where}" if worse else None
+            why = f"rests {where} for the best {many} of {self.member.of} to go on{lacks}"
+        else:
+            others = self._others(rung)
+            worse = worse_than(best, others, largest=by.largest)
+            why = f"worse than {worse} of {len(others)} {where}" if worse else None
+        return replace(rung, why=None if ends or any(v.over for v in views) else why)
 
     def _others(self, rung: Rung) -> list[float | None]:
         """The best values of those that got to this rung before and have not failed. Only what this

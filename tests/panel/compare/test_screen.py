@@ -11,7 +11,7 @@ from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import environment
-from gpu_engine.runs.create import create_run, reopen_run
+from gpu_engine.runs.create import reopen_run
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_engine.spec.read import from_dict, read_toml
@@ -25,46 +25,26 @@ from gpu_panel.theme import ThemedApp
 
 from ... import event_lines
 from ...conftest import slots
+from ...export.kit import T0, Written
 from ..panel_kit import GOLDENS, compare, on_top, picture, says, screen_text, until
 
-T0 = 1_790_000_000.0
 
-
-def _written(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0, live=False) -> tuple[Run, int]:
-    """A run whose loss falls from 4 to 1, and the descriptor of its lock."""
-    made = prepare(from_dict({
-        "name": name, "task": {"use": "gpu_engine.tasks.digits:Digits"},
-        "devices": {"ids": [f"cpu:{i}" for i in range(ranks)]},
-        "parallel": {"mode": "ddp" if ranks > 1 else "single"}, "batch": {"size": 32 * ranks},
-        "train": {"lr": lr, "steps": steps}}), inventory=slots(2))
-    run, lock = create_run(name, to_toml(made.spec), made.plan)
+def begun(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0) -> Written:
+    """A live run whose loss falls from 4 to 1."""
+    run = Written(name, ranks, batch={"size": 32 * ranks}, train={"lr": lr, "steps": steps})
     for rank in range(ranks):
-        event_lines.append(run.events(rank), event_lines.line("start", {
-            "rank": rank, "local_rank": rank, "node": 0, "pid": 1, "device": [f"CPU {rank}"],
-            "world_size": ranks, "attempt": 1}, t=T0), event_lines.line("schedule", {
-                "total_steps": steps, "steps_per_epoch": 50, "epochs": None, "examples": 1437,
-                "dropped": 0, "batch": 32 * ranks, "first_step": 0}, t=T0))
-    train(run, ranks, 1, steps, decay)
-    event_lines.append(run.events(0), event_lines.line(
-        "eval", {"step": steps, "accuracy": 1 - lr}, t=T0 + 60))
-    state = "running" if live else "completed"
-    run.write_state(State(state, run.id, name, T0, started=T0, ended=None if live else T0 + 60,
-                          attempts=(AttemptRecord(1, T0, None if live else T0 + 60,
-                                                  None if live else state),)))
+        run.start(rank)
+        run.tell(rank, "schedule", t=0, total_steps=steps, steps_per_epoch=50, epochs=None,
+                 examples=1437, dropped=0, batch=32 * ranks, first_step=0)
+    train(run.run, ranks, 1, steps, decay)
+    run.tell(0, "eval", t=60, step=steps, accuracy=1 - lr)
     environment.write(run.path, Environment(torch="2.13.0", commit=name[-1] * 40))
-    return run, lock
+    return run
 
 
 def written(name: str, **more) -> Run:
     """A run that has ended."""
-    run, lock = _written(name, **more)
-    os.close(lock)
-    return run
-
-
-def written_live(name: str, **more) -> tuple[Run, int]:
-    """A run that is live until its lock is closed."""
-    return _written(name, live=True, **more)
+    return begun(name, **more).end()
 
 
 def train(run: Run, ranks: int, first: int, last: int, decay: float):
@@ -175,10 +155,10 @@ def test_what_a_resume_has_changed_is_read_again():
 
 
 async def test_nine_runs_one_of_them_live_and_one_without_settings():
-    live, lock = written_live("digits-0", steps=200)
     others = [written(f"digits-{i}", steps=20) for i in range(1, 9)]
     (others[0].path / "spec.toml").unlink()
-    try:
+    with begun("digits-0", steps=200) as made:
+        live = made.run
         async with Mini([live, *others]).run_test(size=(80, 24)) as pilot:
             screen = await read(pilot)
             assert [x.series.last for x in screen.query_one(CurvesPane).lines] == [200] + [20] * 8
@@ -196,8 +176,6 @@ async def test_nine_runs_one_of_them_live_and_one_without_settings():
             await pilot.press("2")
             await until(pilot, lambda: f"{live.id} digits-0 running"
                         in " ".join(screen_text(pilot.app).split()))
-    finally:
-        os.close(lock)
 
 
 # --- A run's curve over steps and time, compared with figures worked out by hand ---

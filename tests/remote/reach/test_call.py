@@ -18,7 +18,7 @@ from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run.survey import meet
 from gpu_engine.remote.there import main
 from gpu_engine.runs.folder import Run
-from tests.conftest import wait_for
+from tests.conftest import over, wait_for
 
 NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'
 LATE = """"$@" | while IFS= read -r line; do
@@ -76,7 +76,7 @@ def test_one_key_starts_one_run_however_often_it_is_said_at_once(home):
         first, second = pool.map(lambda _: ask(HERE, asked, protocol.Started), range(2))
     assert first == second == ask(HERE, changed(asked, only_ask=True))
     ask(HERE, protocol.Stop(first.run, now=True))
-    wait_for(lambda: not Run(Path(first.path)).state().live)
+    over(Run(Path(first.path)))
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n", b"\n", b'{"kind": "stop"}\n',

@@ -48,12 +48,6 @@ def there(run: Run, host: str) -> Path:
     return Path(part.path or "")
 
 
-def ended(run: Run):
-    """Its state, once it has ended."""
-    wait_for(lambda: not run.state().live)
-    return run.state()
-
-
 def losses(folder: Path, rank: int) -> list[float]:
     """Every loss that a rank recorded, in order."""
     lines = map(json.loads, (folder / f"ranks/{rank:05d}.jsonl").read_text().splitlines())

@@ -31,7 +31,8 @@ from gpu_engine.runs import environment
 from gpu_engine.spec.read import from_dict
 from tests.command_line import called
 
-from .kit import ended, make_hosts, there
+from ...conftest import over
+from .kit import make_hosts, there
 
 ODD = ["plain.py", "with space.py", "new\nline.py", "'\"$(touch x)`;.sh", os.fsdecode(b"b\xffd.py"),
        "-rf", "deep/er/x.py"]
@@ -237,7 +238,7 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     assert prepared.plan.code == describe(project) == take(project).about()
     run = launch(spec)
     (project / "plain.py").write_text("WHAT = 'second'\n")
-    assert ended(run).state == "completed", run.state()
+    assert over(run).state == "completed", run.state()
     place = tmp_path / "a/code" / code_name(run)
     assert f"in {place} first\n" in (there(run, "a") / "ranks/00000.log").read_text()
     old = time.time() - store.KEPT - 60
@@ -245,7 +246,7 @@ def test_a_run_starts_in_the_code_and_is_resumed_in_it(project, home, tmp_path):
     prepare(spec)  # sends the second
     assert place.is_dir()
     again = resume(run)
-    assert ended(run).state == "completed"
+    assert over(run).state == "completed"
     assert again.plan.code == prepared.plan.code
     assert (there(run, "a") / "ranks/00000.log").read_text().count(f"in {place} first\n") == 2
     with pytest.raises(SpecError, match="has changed since the run was started"):
@@ -259,7 +260,7 @@ def test_nothing_is_claimed_of_files_that_a_host_had_already(project, home):
     for sync, compared in (("none", False), ("send", True)):
         run = launch(from_dict({"task": {"command": ["true"]}, "run": {"sync": sync},
                                 "devices": {"hosts": ["a:cpu:0"]}}))
-        assert ended(run).state == "completed", run.state()
+        assert over(run).state == "completed", run.state()
         done = called("code", run.id)
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr.splitlines()[0] == "no file differs"

@@ -15,7 +15,8 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from tests.command_line import called
 
-from .kit import CUT, ended, make_hosts, there
+from ...conftest import over
+from .kit import CUT, make_hosts, there
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def started(*hosts: str) -> Run:
     run = launch(from_dict({"task": {"command": [sys.executable, "train.py"]},
                             "devices": {"hosts": [f"{h}:cpu:0" for h in hosts]},
                             "run": {"sync": "send"}}))
-    assert ended(run).state == "completed", run.state()
+    assert over(run).state == "completed", run.state()
     return run
 
 

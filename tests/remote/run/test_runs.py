@@ -23,7 +23,7 @@ from gpu_engine.remote.run import parts
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
 from tests.command_line import called
-from tests.conftest import wait_for
+from tests.conftest import over, wait_for
 from tests.notify.endpoint import endpoint, private
 
 from .kit import (
@@ -32,7 +32,6 @@ from .kit import (
     ENDLESS,
     PACED,
     TWO_HERE,
-    ended,
     left,
     losses,
     losses_here,
@@ -82,7 +81,7 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
         over = launch(from_dict(DIGITS | TWO))
         plain = launch(from_dict({"task": {"command": ["true"]}, "devices": {"ids": ["cpu:0"]}}))
         for run in (over, plain):
-            assert ended(run).state == "completed", run.state()
+            assert over(run).state == "completed", run.state()
             wait_for(lambda run=run: journal.read(run.path))
         assert {got.json["run"]: (got.json["on"], got.json["step"]) for got in told.got} == {
             over.id: (["a", "b"], 6), plain.id: ([], None)}
@@ -107,7 +106,7 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
         resume(over, ["devices.hosts=b:cpu:0,a:cpu:1", "train.steps=9"])
     removed_but_from("a")
     resume(over, ["train.steps=9"])
-    assert ended(over).state == "completed", over.state()
+    assert over(over).state == "completed", over.state()
     for rank in (0, 1):
         assert losses(over.path, rank)[:6] == before[rank]
         assert len(losses(over.path, rank)) == 9
@@ -142,7 +141,7 @@ def test_ranks_on_hosts_trace_their_next_steps_and_a_host_says_whose_they_are(
     assert (done.returncode, "rank 1: b: " in done.stdout) == (1, True), done.stdout
     run.stop(now=True)
     (tmp_path / "b.cut").unlink()
-    ended(run)
+    over(run)
 
 
 def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
@@ -172,7 +171,7 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     holding = [pid for pid in pids() if _arguments(pid)[1:5] == argv]
     assert holding == [run.state().pid]
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
     assert json.loads(follows.communicate()[0].splitlines()[-1])["state"] == "stopped"
     same_here_and_there(run)
     steps = len(losses(run.path, 0))
@@ -181,7 +180,7 @@ def test_a_killed_mirror_is_taken_up_once_and_loses_nothing(hosts):
     wait_for(lambda: all(len(losses_so_far(run.path, rank)) > steps for rank in (0, 1)))
     start = next(backwards(run.events(1), Start))
     os.kill(start.pid or 0, signal.SIGKILL)
-    state = ended(run)
+    state = over(run)
     assert (state.state, bool(state.cause), bool(state.reason)) == ("failed", True, True)
     assert (state.cause.rank, state.cause.host) == (1, "b")
     assert "SIGKILL" in state.cause.message
@@ -211,7 +210,7 @@ def test_a_killed_mirror_is_not_told_as_a_lost_run(hosts):
         size = run.events(0).stat().st_size
         wait_for(lambda: run.events(0).stat().st_size > size)
         run.stop()
-        assert ended(run).state == "stopped"
+        assert over(run).state == "stopped"
         wait_for(lambda: not any(os.fsencode(run.path) in _arguments(p) for p in pids()))
     assert not told.got, "that somebody has stopped it is not told"
 
@@ -220,7 +219,7 @@ def test_one_host_alone_trains_there(hosts):
     """In the mode that was asked for: nothing of it is here but the mirror, and what is kept of
     the host reads back."""
     run = launch(from_dict(DIGITS | {"devices": {"hosts": ["b:cpu:0"]}}))
-    assert ended(run).state == "completed"
+    assert over(run).state == "completed"
     assert run.require_plan().mode == "single"
     assert len(losses(run.path, 0)) == 6
     assert not (run.path / "checkpoints").exists()
@@ -291,7 +290,7 @@ def test_a_launcher_of_ones_own_that_is_told_of_both_machines_trains_in_one_worl
     assert run.state().state == "running", run.state()
     assert (run.require_plan().mode, run.require_plan().world_size) == ("multinode", 4)
     assert called("stop", run.id).returncode == 0
-    state = ended(run)
+    state = over(run)
     assert state.state == "stopped", state
     w = [0.0]
     for _ in range(3):

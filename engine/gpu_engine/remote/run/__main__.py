@@ -1,5 +1,6 @@
-"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD [rest]`: started by `launching.launcher`; with
-`rest` by `places.hosts`, to fetch what the hosts of a run that has ended have still got."""
+"""`python -m gpu_engine.remote.run RUN_DIR LOCK_FD [rest]`: a run on hosts, which waits for its
+devices, if it has to, and is then held together. Started by `launching.launcher`; with `rest` by
+`places.hosts`, to fetch what the hosts of a run that has ended still have."""
 
 from __future__ import annotations
 
@@ -10,20 +11,27 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> int:
+    from gpu_engine.queue.over_hosts import HostWaiter
     from gpu_engine.remote.run import rest
     from gpu_engine.remote.run.span import Span
+    from gpu_engine.runs import waiting
     from gpu_engine.runs.folder import EXIT_CODES, Run
+    from gpu_engine.sweep.rungs import Rungs
 
     run, lock = Run(Path(argv[1])), int(argv[2])
     os.set_inheritable(lock, False)  # ours alone: an ssh that kept it would look like us
+    os.umask(0o077)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
     try:
         if argv[3:] == ["rest"]:
             rest.fetch(run)
             os._exit(0)
-        span = Span(run)
-        code = EXIT_CODES[(span.hold() if span.state.live else span.state).state]
+        state = None
+        if waiting.read(run.path) is None or HostWaiter(run).take_turn() is not None:
+            span = Span(run, Rungs.of(run))
+            state = span.hold() if span.state.live else span.state
+        code = EXIT_CODES[(state or run.state()).state]
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1

@@ -19,7 +19,7 @@ from gpu_engine.remote.reach import hosts, protocol
 from gpu_engine.remote.reach.call import ask, at_once
 from gpu_engine.remote.run import nodes, parts, queries, survey
 from gpu_engine.remote.run.parts import Base, Part
-from gpu_engine.runs import attempts, leftovers
+from gpu_engine.runs import attempts, leftovers, sweep
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec import catalog
 from gpu_engine.spec.modes import MEETING_PORT
@@ -31,7 +31,8 @@ _KEEP = 300.0
 
 
 def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
-            before: Sequence[Part] = (), checkpoint: str | None = None, send: bool = True) \
+            before: Sequence[Part] = (), checkpoint: str | None = None, send: bool = True,
+            in_sweep: bool = False) \
         -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
     """Ask all hosts of `spec` at once, and work out what each is told: the spec with what follows
     from its hosts, their devices, the plan of the whole, and each host's part of it.
@@ -42,10 +43,12 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     send: whether hosts are sent the code that they lack, so that they can check the run in it. If
     not, nothing is sent, and nothing can be started from the answer.
 
+    in_sweep: it is compared with the others of its sweep.
+
     Raises HostProblem with everything that is wrong on any host, SpecError with what is wrong
     wherever it runs, UserError where hosts.toml is.
     """
-    without = without_effect.told(spec)
+    without = without_effect.told(spec, in_sweep=in_sweep)
     spec = nodes.whole(spec)
     asked = nodes.entries(spec)
     here = cwd or Path.cwd()
@@ -163,11 +166,18 @@ def prepare_again(run: Run, spec: RunSpec, start: str
     chosen = None if start == "newest" else queries.choose(run, start, spec.train.best)
     attempts.check_length(run, spec, chosen)
     spec, inventory, plan, planned_parts = prepare(
-        spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen)
+        spec, cwd=Path(run.cwd()), before=[*parts.former(run.path), *before], checkpoint=chosen,
+        in_sweep=sweep.read(run.path) is not None)
     number = max(run.state().attempt, *(p.attempt for p in before), 0) + 1
     planned = run.plan()
     if plan.code is None and planned is not None:  # the hosts go on with what they were sent
         plan = replace(plan, code=planned.code)
+    rungs, halved = run.state().rungs, spec.run
+    if halved.limit and halved.halving and spec.task.use and rungs:
+        # As its supervisor has it, which does not know of them: the rest is behind its checkpoint.
+        halved = replace(halved, limit=halved.limit * (1 - rungs[-1].share), sync="none")
+        told = to_dict(replace(spec, run=halved), defaults=False)["run"]
+        planned_parts = [replace(p, spec=p.spec | {"run": told}) for p in planned_parts]
     return spec, inventory, plan, tuple(_joined(p, before, run, number) for p in planned_parts)
 
 

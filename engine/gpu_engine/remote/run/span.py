@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
@@ -25,6 +25,10 @@ from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.verdict import End
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
+from gpu_engine.runs.follow import Follower
+
+if TYPE_CHECKING:
+    from gpu_engine.supervisor.supervise import Compare
 
 WAKE = 8.0
 """Seconds that the others get to end by themselves, once one host's part has failed."""
@@ -34,6 +38,8 @@ LONGEST_PAUSE = 60.0
 """Seconds between two checks whether all hosts are there for another attempt."""
 GIVE_UP = 60.0
 """Seconds for which a host that can't be reached is waited for, once all others have ended."""
+_UNNOTICED = 15.0
+"""Seconds for which a connection may be cut without ssh having noticed."""
 _EXIT = {"completed": 0, "stopped": 130, "failed": 1}
 _ENDED = ("completed", "stopped", "failed", "lost", "unreadable")
 
@@ -41,10 +47,12 @@ log = logging.getLogger(__name__)
 
 
 class Span:
-    """Holds one run together. Raises UserError where its plan or parts can't be read."""
+    """Holds one run together. `compare`: with what it may be stopped before its end. Raises
+    UserError where its plan or parts can't be read."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, compare: Compare | None = None) -> None:
+        self.run, self.compare = run, compare
+        self._ranks = Follower(run)
         self.plan = run.require_plan()
         self.parts: dict[str, Part] = {p.host: p for p in parts.read(run.path)}
         if not self.parts:
@@ -183,12 +191,36 @@ class Span:
                 for name, link in self.links.items():
                     self._take_in(name, link)
                 self._show()
+            self._watch_rungs()
             self._decide()
         for name, link in self.links.items():
             self.over.setdefault(name, End(link.state, lost=link.part.problem
                                            or "it was given up"))
             link.give_up()
-        return verdict.judge(self.over, stop_asked=self.stop_asked)
+        self._watch_rungs()  # those that it has passed since
+        outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
+        if outcome == "stopped" and (why := self.state.loses):
+            reason = f"{why}; {reason}" if reason else why
+        return outcome, reason, cause
+
+    def _watch_rungs(self) -> None:
+        """Record where the run stood at each rung that it has got to, and stop it there if it shall
+        not go on."""
+        if self.compare is None or self.compare.next is None or self.stop_asked:
+            return
+        self._ranks.poll()
+        views = [v for v in self._ranks.ranks.values() if v.attempt == self.state.attempt]
+        skew, now = next(iter(self.parts.values())).skew, time.time()
+        # All that came before is here: it comes in order, and a cut is noticed.
+        heard = max(min((v.beat or 0.0 for v in views), default=0.0) - skew, min(
+            link.part.since or now for link in self.links.values()) - _UNNOTICED)
+        ends = bool(self.over)
+        while not self.stop_asked and (rung := self.compare(
+                self.state, views, ends, now if ends else heard, skew)) is not None:
+            self.stop_asked = rung.why is not None
+            # In one writing: whoever goes on with the run stops it.
+            self._set_state("stopping" if rung.why else self.state.state,
+                            rungs=(*self.state.rungs, rung))
 
     def _take_in(self, name: str, link: Link) -> None:
         """What is new of a host."""

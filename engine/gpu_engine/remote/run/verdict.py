@@ -78,7 +78,8 @@ def judge(ends: Mapping[str, End], *, stop_asked: bool
         return "failed", cause.line, cause
     states = [e.state.state for e in ends.values() if e.state is not None]
     told = [e.state.reason for e in ends.values() if e.state is not None and e.state.reason]
-    if stop_asked or "stopped" in states:
+    done = {*states} == {"completed"} and len(states) == len(ends)
+    if (stop_asked and not done) or "stopped" in states:
         # Ranks on a host that heard of the stop last have ended with the others, not by themselves.
         reasons = [why for why in told if not (stop_asked and why == ALONE)]
         return "stopped", reasons[0] if reasons else None, None

@@ -20,7 +20,7 @@ from gpu_panel.sweep.screen import SweepScreen
 from ....conftest import slots
 from ....plans import plan
 from ....sweep.made import ended, nobody_starts, submitted
-from ...compare.test_screen import train, written, written_live
+from ...compare.test_screen import begun, train, written
 from ...panel_kit import panel, shown, until
 from ...run_kit import Written, flat, on_top
 from ..runs.test_pane import at_the_runs
@@ -58,10 +58,9 @@ def seen(screen) -> str:
 # --- a page for each kind of run ----------------------------------------------------------------
 
 async def test_a_live_run():
-    run, lock = written_live("digits")
-    run.log(0).parent.mkdir(exist_ok=True)
-    run.log(0).write_text("one\nthe last line\n")
-    try:
+    with begun("digits") as made:
+        run = made.run
+        run.log(0).write_text("one\nthe last line\n")
         async with panel(slots(2)) as (pilot, screen):
             await at_the_runs(pilot, screen, 1)
             said = await says(pilot, screen, "loss ─ 1.298 · 2 ranks agree", "the last line")
@@ -73,8 +72,6 @@ async def test_a_live_run():
             assert screen.focused is screen.runs  # no pane of the preview takes the keys
             train(run, 2, 101, 120, 30.0)
             await says(pilot, screen, "step 120")
-    finally:
-        os.close(lock)
 
 
 async def test_a_failed_run_says_why():
