@@ -71,7 +71,7 @@ WRITING = {
         devices/use_log.py: open in _append
         launching/fit.py: write_json in remember
         queue/serve.py: open in start_sweep
-        remote/there/runs.py: open in _alone
+        remote/there/part.py: open in _alone
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
@@ -89,7 +89,7 @@ WRITING = {
         cli/__init__.py: open in mistakes_shown
         cli/hold.py: open in _keep
         remote/reach/setup.py: ZipFile in script
-        remote/there/main.py: open in serve"""}
+        remote/there/wire.py: open in begin"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

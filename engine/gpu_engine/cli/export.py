@@ -23,6 +23,7 @@ if TYPE_CHECKING:
                 shell_complete=tab.runs_or_files)
 @click.option("--from", "which", metavar="best|STEP",
               help="Weights of the best checkpoint (by train.best), or of that of a step.")
+@click.option("--best", hidden=True)
 @click.option("--to", type=click.Choice(TARGETS), help="Export the figures, not the weights.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),
               help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
 @for_scripts
-def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
-            project: str | None, python: str | None, as_json: bool) -> None:
+def command(words: tuple[str, ...], which: str | None, best: str | None, to: str | None,
+            out: Path | None, project: str | None, python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
-    TensorBoard or for Weights & Biases; the last two need their own library."""
+    TensorBoard or for Weights & Biases; the last two need their own library. Without OUT and
+    --to: tell which checkpoint is meant."""
     wrong: dict[str, object] = {"--out": out} if to is None \
         else {"--from": which, "--python": python}
     if to != "wandb":
@@ -48,6 +50,12 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         _figures(words, to, out, project, as_json)
     elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
+    elif len(words) == 1:
+        from gpu_engine.places.verbs import find
+        from gpu_engine.remote.run import queries
+
+        name = queries.meant(find(words[0]), which or "newest", best)
+        echo(in_json({"checkpoint": name}) if as_json else name)
     else:
         raise click.UsageError("name a run and the file for its weights, or --to csv (or "
                                f"{', '.join(TARGETS[1:])}) for its figures")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,7 @@ from gpu_engine.cli.spec_options import (
     spec_options,
     spelled_out,
 )
-from gpu_engine.common import units
+from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.runs import notes
 
@@ -47,20 +48,27 @@ if TYPE_CHECKING:
 @click.option("--priority", type=int, metavar="N",
               help="With --queue: before waiting runs with a lower one (0 unless given).")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the run; or several: a,b.")
+@click.option("--part", hidden=True)
 @grid_options
 @click.option("--no-notify", is_flag=True,
               help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
 def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
         after: str | None, begin: str | None, priority: int | None, tags: tuple[str, ...],
-        no_notify: bool, **sweep_options: Any) -> None:
-    """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
+        no_notify: bool, part: str | None, **sweep_options: Any) -> None:
+    """Start a run from PRESET (a name, a .toml file, or -: JSON on standard input), or from your
+    own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
 
     With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
     compares them.
     """
+    if part is not None:
+        from gpu_engine.remote.there import part as others
+
+        _started(others.begin(choice.spec, part), as_json)
+        return
     members, tagged = members_of(choice, **sweep_options), notes.parse_tags(tags)
     if no_notify and (queued or members):
         raise click.UsageError("--no-notify is for a run that starts at once")
@@ -125,20 +133,28 @@ def _warn(*warnings: str | None) -> None:
 
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
+@click.option("--now", is_flag=True,
+              help="Refuse what could not start now, as run would: devices in use, a full disk. "
+                   "Hosts are sent the code that they lack.")
 @grid_options
 @spec_options
-def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
+def plan(choice: SpecChoice, as_json: bool, now: bool, **sweep_options: Any) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
     from gpu_engine.places.verbs import prepare
     from gpu_engine.plan.build import typed
+    from gpu_engine.runs import disk_room
     from gpu_engine.slurm import submit as slurm
 
     if members := members_of(choice, **sweep_options):
+        if now:
+            raise click.UsageError("--now is for one run: those of a sweep wait")
         show(members, choice, as_json=as_json)
         return
-    prepared = prepare(choice.spec, base=choice.base, only_plan=True)
-    planned = prepared.plan.for_people()
+    if now:
+        disk_room.require(paths.runs_folder())
+    prepared = prepare(choice.spec, base=choice.base, only_plan=not now)
+    planned = replace(prepared.plan.for_people(), cwd=paths.here())
     if as_json:
         echo(in_json(planned.to_dict()))
         return

@@ -141,19 +141,31 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 @click.argument("run", nargs=-1, required=True, shell_complete=tab.runs)
 @click.option("--yes", is_flag=True, help=_YES)
 @click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
-def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
+@click.option("--key", is_flag=True, hidden=True)
+@for_scripts
+def rm(run: tuple[str, ...], yes: bool, here: bool, key: bool, as_json: bool) -> None:
     """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
     goes, and asks."""
     from gpu_engine.places.verbs import find
     from gpu_engine.remote.run.removal import Removal
 
-    found, whole = list({one.path: one for one in map(find, run)}.values()), True
+    if key:
+        from gpu_engine.remote.there.part import started_by
+
+        found = [one for one in map(started_by, run) if one is not None]
+    else:
+        found = list({one.path: one for one in map(find, run)}.values())
     for one in found:  # one that goes on elsewhere is live
         one.require_removable()
     _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
     removal = Removal(only_here=here)
+    told, whole = [], True
     for one in found:
-        whole = _removed(one.id, removal.remove(one)) and whole
+        outcome = removal.remove(one)
+        told.append(fields(outcome, id=one.id))
+        whole &= outcome.here is not None if as_json else _removed(one.id, outcome)
+    if as_json:
+        echo(in_json(told))
     if not whole:
         sys.exit(1)
 
@@ -168,7 +180,7 @@ def _removed(run: str, outcome: Outcome) -> bool:
         echo(f"{run} stays here, so that the rest of it can be removed later; --here "
              "removes it here all the same", err=True)
         return False
-    echo(f"{run} removed, {units.size(outcome.here)} freed")
+    echo(f"{run} removed, {units.size(outcome.here.freed)} freed")
     return True
 
 

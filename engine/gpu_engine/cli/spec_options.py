@@ -4,6 +4,7 @@ after `--`; and those of `run` and `plan` that make a sweep of it."""
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.spec.schema import RunSpec
@@ -73,6 +75,7 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
         choice = choose_spec(preset, assigned, command)
+        # An agent may run only what its person allows; at a shell nothing bounds it.
         return function(choice=replace(choice, spec=_held([choice.spec])[0]), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
@@ -127,8 +130,8 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
     from gpu_engine.spec import presets  # not for a panel's first frame
     from gpu_engine.spec.read import apply_sets, from_dict
 
-    base = presets.load(preset) if preset is not None else None
-    data: dict[str, Any] = copy.deepcopy(base.data) if base else {}
+    base = presets.load(preset) if preset not in (None, "-") else None
+    data: dict[str, Any] = copy.deepcopy(base.data) if base else given() if preset else {}
     if command is not None:
         task = data.setdefault("task", {})
         task.pop("use", None)
@@ -138,6 +141,16 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
         data["name"] = _name_of(command)  # and not as the preset is called
     apply_sets(data, sets)
     return SpecChoice(from_dict(data), (base.name, base.spec) if base else None)
+
+
+def given() -> dict[str, Any]:
+    """The spec that stands on standard input. Raises UserError."""
+    from gpu_engine.remote.there import wire
+
+    try:
+        return dict(json.loads(wire.content(1 << 20)))
+    except (TypeError, ValueError, RecursionError) as err:
+        raise UserError(f"standard input: no preset as JSON: {clean(str(err))}") from None
 
 
 def _name_of(command: list[str]) -> str:

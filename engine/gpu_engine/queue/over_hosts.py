@@ -24,10 +24,8 @@ from gpu_engine.devices import leases
 from gpu_engine.launching.launcher import Prepared
 from gpu_engine.queue.wait import INTERVAL, NotYet, Over, Waiter
 from gpu_engine.remote.reach import hosts
-from gpu_engine.remote.reach.call import ask
-from gpu_engine.remote.reach.protocol import Remove, Removed
 from gpu_engine.remote.reach.watcher import Watcher
-from gpu_engine.remote.run import freest, parts
+from gpu_engine.remote.run import freest, parts, removal
 from gpu_engine.remote.run import prepare as preparing
 from gpu_engine.remote.run.link import Link
 from gpu_engine.remote.run.parts import Part
@@ -179,7 +177,7 @@ class HostWaiter(Waiter):
         """Have what its host has made of a run that it could not start removed. Returns whether
         nothing of it can be going on there."""
         try:
-            ask(parts.host_of(self.run.path, part), Remove(part.run, part.key), Removed)
+            removal.there(parts.host_of(self.run.path, part), part)
         except UserError:
             return not part.asked
         return True

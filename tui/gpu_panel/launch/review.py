@@ -22,7 +22,7 @@ from gpu_engine.places.verbs import meant_by
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.records import RUN_DIR, Interpreter, LaunchPlan
 from gpu_engine.remote.reach.hosts import LOCAL, Host
-from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import nodes, survey
 from gpu_engine.runs import disk_room
@@ -145,7 +145,7 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
 
 def _here() -> Welcome:
     """This machine, as far as a plan asks."""
-    return Welcome(VERSION, __version__, sys.executable, "", "", "", str(paths.home()), "", None,
+    return Welcome(__version__, sys.executable, "", "", "", str(paths.home()), "", None,
                    None, "", 0.0, interpreter=choose.current().python)
 
 

@@ -38,10 +38,12 @@ def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
             for one in point.members:
                 table.append(_member(one, len(keys), by))
                 kinds.append((point, one))
+    # Only where something can be unfolded is room taken for the signs.
     folds = any(len(point.members) > 1 for point in points)
     front = 2 if folds else 0
     sizes = _sizes(table, len(keys), width - front)
     head: Line = ((" " * front + _joined(table[0], sizes, len(keys)), "dim"),)
+    # One that lacks members could lead by luck: its mean is of fewer.
     best = next((p for p in points if p.best.mean is not None and not p.partial), None)
     rows = []
     for (point, one), texts in zip(kinds, table[1:], strict=True):
