@@ -16,8 +16,8 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
 from ..command_line import called
-from ..conftest import wait_for
-from .run.kit import ended, make_hosts
+from ..conftest import over, wait_for
+from .run.kit import make_hosts
 
 SLOW = {"task": {"command": [sys.executable, "-u", "-c",
                              "import time\nfor i in range(10 ** 6): print(i); time.sleep(0.02)"]},
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(home):
     assert reader.returncode == 130
     assert run.state().live
     run.stop(now=True)
-    ended(run)
+    over(run)
 
 
 def test_a_preset_comes_on_standard_input_and_what_can_not_start_now_is_refused(
@@ -76,7 +76,7 @@ def test_a_preset_comes_on_standard_input_and_what_can_not_start_now_is_refused(
     run = Run(home / "runs" / json.loads(said)["id"])
     wait_for(lambda: run.state().state == "running")
     run.stop(now=True)
-    ended(run)
+    over(run)
     monkeypatch.setattr(disk_room, "LEAST", 1 << 60)
     planned = ("plan", "--devices", "cpu:0", "--json", "--", "true")
     assert called(*planned).returncode == 0

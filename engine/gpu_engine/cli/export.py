@@ -65,7 +65,6 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     from gpu_engine.launching import ask_torch
     from gpu_engine.places import verbs
     from gpu_engine.remote.run import queries
-    from gpu_engine.runs import checkpoints
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():
@@ -79,9 +78,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     except ask_torch.NoTorch as err:
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
-    choose = queries.brought if verbs.on_hosts(found) else \
-        lambda run, *chosen: checkpoints.choose(run.checkpoints, *chosen)
-    name = choose(found, which, spec.train.best)
+    name = queries.brought(found, which, spec.train.best)
     told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
