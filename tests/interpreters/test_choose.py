@@ -19,6 +19,7 @@ from gpu_engine.interpreters import choose, inspection
 from gpu_engine.interpreters.inspection import Seen
 from gpu_engine.launching import launcher
 from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import resume
 from gpu_engine.queue.submit import plan as queued
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
@@ -131,7 +132,7 @@ def test_a_resume_takes_the_environment_of_the_folder_that_the_run_was_submitted
     run, lock = create_run("test", to_toml(spec), replace(plan, cwd=str(copy)))
     run.write_state(replace(run.state(), state="stopped"))
     os.close(lock)
-    again = launcher.resume(run).plan.interpreter
+    again = resume(run).plan.interpreter
     assert again.path == str(project / ".venv/bin/python")
 
 

@@ -97,7 +97,7 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
 def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial:
     """Train a few steps with so many examples per GPU, in a run that is removed. Ctrl-C ends it."""
     from gpu_engine.cli import watch
-    from gpu_engine.launching.launcher import prepare, start
+    from gpu_engine.places.verbs import prepare, start
     from gpu_engine.runs import digest
     from gpu_engine.runs.follow import Follower
 

@@ -12,7 +12,7 @@ from textual.events import Key
 from textual.widgets import Button, Input
 
 from gpu_engine.devices.records import Sample
-from gpu_engine.launching import launcher
+from gpu_engine.places import verbs
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
@@ -287,8 +287,8 @@ async def test_a_second_launch_while_one_starts_is_none_and_keys_wait_for_the_fo
         started.append(prepared)
         return create(prepared)
 
-    create = launcher.start
-    monkeypatch.setattr(launcher, "start", start)
+    create = verbs.start
+    monkeypatch.setattr(verbs, "start", start)
     monkeypatch.setattr(launch_screen, "has_begun", lambda run: begun.wait(60))
     async with panel(slots(1), command=("true",), ready=False, notifications=True) as (
             pilot, screen):

@@ -373,7 +373,7 @@ class LaunchScreen(PaneScreen):
             self._launching = False
 
     async def _launch(self) -> Run | None:
-        from gpu_engine.launching import launcher
+        from gpu_engine.places import verbs
         from gpu_panel.launch.review import busy_devices, sharing_would_help
 
         if not await self._known():
@@ -398,7 +398,7 @@ class LaunchScreen(PaneScreen):
             self._go_to_problem(found.problems if found is not None else ())
             return None
         launched = self.draft
-        run = await in_thread(lambda: launcher.start(prepared))
+        run = await in_thread(lambda: verbs.start(prepared))
         launched.asked()
         self._go_to_run(run)
         return run
@@ -462,14 +462,14 @@ class LaunchScreen(PaneScreen):
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
         where something is. Raises SpecError with what the hosts have said."""
-        from gpu_engine.launching import launcher
+        from gpu_engine.places import verbs
 
         if found.over_hosts is None:
             return found.prepared
         names = ", ".join(named_in(self.draft.hosts)) or "this machine"
         self.notify(f"Asking {names} before anything starts …", markup=False)
         spec, base = self.draft.spec(), self.draft.base
-        return await in_thread(lambda: launcher.prepare(spec, base=base))
+        return await in_thread(lambda: verbs.prepare(spec, base=base))
 
     def _go_to_problem(self, problems: Sequence[Problem], title: str = "Can't launch") -> None:
         """Say what is wrong with the draft, and go to the field with the problem."""
