@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.launching.launcher import launch, prepare, resume, start
-from gpu_engine.launching.lookup import find, stop
+from gpu_engine.places.verbs import find, launch, prepare, resume, start, stop
 from gpu_engine.queue import submit
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.run import parts

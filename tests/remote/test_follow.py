@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict

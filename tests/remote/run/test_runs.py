@@ -17,9 +17,8 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule, Start
-from gpu_engine.launching.launcher import launch, prepare, resume
-from gpu_engine.launching.lookup import find
 from gpu_engine.notify import journal
+from gpu_engine.places.verbs import find, launch, prepare, resume
 from gpu_engine.remote.run import parts
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
