@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import select
+import shlex
 import signal
 import subprocess
 import time
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import own_program
 from gpu_engine.remote.reach import protocol, ssh
@@ -335,6 +337,27 @@ def _run(host: Host, script: bytes, end: float, most: int, shared: bool) -> Ran:
         if not begun:
             raise Unreachable(host.name, shell.why(bytes(out), greeted=False))
     return Ran(behind.decode("utf-8", "replace"), code)
+
+
+@contextlib.contextmanager
+def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
+    """`gpu-engine WORDS` there, entered with what it has printed once `until` is among that; it is
+    told that nobody is there any more when we leave. Raises Unreachable, and Refused with what it
+    said if it has ended before."""
+    out, end = b"", time.monotonic() + ASK
+    with Shell(host, _argv(host, True)) as shell:
+        try:
+            script = ssh.ours(host, words) + f"echo {shlex.quote(ssh.not_there(host))}\n".encode()
+            shell.write(ssh.ENTER + b"exec 2>&1\n" + script + b"exit 127\n", end)
+            while until.encode() not in out:
+                if not (got := shell.read(end)):
+                    said = out.decode(errors="replace").strip().splitlines()
+                    raise Refused(host.name, clean(said[-1]) if said else shell.why(
+                        out, greeted=False))
+                out += got
+        except TimeoutError:
+            raise Unreachable(host.name, shell.why(out, greeted=False)) from None
+        yield out.decode(errors="replace")
 
 
 def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_engine.common import paths
@@ -92,7 +93,14 @@ def environment() -> dict[str, str]:
 
 def script(host: Host, word: str) -> bytes:
     """What the shell there is told: become the agent, or say that there is none."""
-    start = "-P -m gpu_engine agent " + shlex.quote(word)
+    none = f"printf '\\n%s\\n' {shlex.quote(f'{MARK} {word} {NOT_THERE}')}\nexit 127\n"
+    return ENTER + ours(host, ("agent", word)) + none.encode()
+
+
+def ours(host: Host, words: Sequence[str]) -> bytes:
+    """Lines for the shell there, with which it becomes `gpu-engine WORDS`, if that is there."""
+    typed = shlex.join(words)
+    start = "-P -m gpu_engine " + typed
     if host.python:
         python = quoted(host.python)
         lines = [f"if command -v {python} >/dev/null 2>&1; then exec {python} {start}; fi"]
@@ -100,12 +108,10 @@ def script(host: Host, word: str) -> bytes:
         # A shell that nobody logged in to has a short PATH.
         lines = [f'if [ -x "$HOME/{SETUP}/bin/python" ]; then exec "$HOME/{SETUP}/bin/python" '
                   f"{start}; fi",
-                  "if command -v gpu-engine >/dev/null 2>&1; then exec gpu-engine agent "
-                  f"{shlex.quote(word)}; fi",
+                  f"if command -v gpu-engine >/dev/null 2>&1; then exec gpu-engine {typed}; fi",
                   'if [ -x "$HOME/.local/bin/gpu-engine" ]; then exec '
-                  f'"$HOME/.local/bin/gpu-engine" agent {shlex.quote(word)}; fi']
-    lines += [f"printf '\\n%s\\n' {shlex.quote(f'{MARK} {word} {NOT_THERE}')}", "exit 127"]
-    return ENTER + ("\n".join(lines) + "\n").encode()
+                  f'"$HOME/.local/bin/gpu-engine" {typed}; fi']
+    return ("\n".join(lines) + "\n").encode()
 
 
 def quoted(path: str) -> str:
