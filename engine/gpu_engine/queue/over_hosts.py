@@ -40,8 +40,6 @@ from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.children import STOPS, asked_to_end
 
-AVOIDED = 60.0
-"""Seconds for which a machine that could not start a run is passed over."""
 ASKED = 30.0
 """Seconds in which each of several machines has to say that it has begun, as the others hold their
 devices meanwhile."""
@@ -63,9 +61,7 @@ class HostWaiter(Waiter):
         self._since = 0.0
         """Monotonic seconds since when the machines are watched."""
         self._refused: dict[str, str] = {}
-        """By host why it is passed over."""
-        self._refused_at: dict[str, float] = {}
-        """Since when, monotonic seconds."""
+        """By host why it is passed over, until none is left."""
 
     def _pause(self) -> bool:
         # Nobody is reaped: the processes that are the ways to hosts are waited for elsewhere.
@@ -104,13 +100,10 @@ class HostWaiter(Waiter):
             self._watcher, self._since = Watcher(freest.INTERVAL), time.monotonic()
         for host in asked:
             self._watcher.watch(host)
-        names, now = {host.name for host in asked}, time.monotonic()
+        names = {host.name for host in asked}
         seen = [machine for machine in self._watcher.seen if machine.host.name in names]
-        if not freest.settled(seen) and now - self._since < freest.PATIENCE:
+        if not freest.settled(seen) and time.monotonic() - self._since < freest.PATIENCE:
             return None
-        for host in tuple(self._refused):
-            if now - self._refused_at.setdefault(host, now) > AVOIDED:
-                del self._refused_at[host], self._refused[host]
         cpu = freest.on_cpu(seen) if entry.cpu is None else entry.cpu
         try:
             _, told = freest.take(seen, spec, lambda choice: self._plan(entry, choice),
@@ -120,7 +113,11 @@ class HostWaiter(Waiter):
                 raise Over("failed", str(err), Cause(str(err))) from None
             if isinstance(err, HostProblem):
                 raise NotYet(f"as it could not start: {err}") from None
-            self._say(f"waits for {entry.text}: {str(err).partition('; ')[2]}")
+            why = f"for {entry.text}: {str(err).partition('; ')[2]}"
+            if self._refused:
+                self._refused.clear()
+                raise NotYet(why) from None
+            self._say(f"waits {why}")
             return None
         self._step_back()
         if asked_to_end():
