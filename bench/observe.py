@@ -115,18 +115,21 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 
 def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
-    """Microseconds per step in our own code: around `backward`, in both hooks, in our thread."""
+    """Microseconds per step in our own code: around `backward`, in both hooks, in our thread. Then
+    with functions that do nothing in the same places: what the clock takes, and calls of code that
+    has left the caches."""
     import torch
 
     optim: Any = importlib.import_module("torch.optim.optimizer")
 
-    clock, spent = time.thread_time_ns, {"backward": 0, "hooks": 0, "thread": 0, "clock": 0}
+    clock, on = time.thread_time_ns, True
+    spent = {way: {"backward": 0, "hooks": 0, "thread": 0} for way in (True, False)}
 
-    def timed(part: str, function: Any) -> Any:
-        def run(*args: Any) -> None:
+    def timed(part: str, function: Any, nothing: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> None:
             began = clock()
-            function(*args)
-            spent[part] += clock() - began
+            (function if on else nothing)(*args, **kwargs)
+            spent[on][part] += clock() - began
         return run
 
     wrapped: Any = torch.autograd.backward
@@ -137,30 +140,28 @@ def _parts(step: Callable[[], None], count: int) -> dict[str, float]:
     def inner(*args: Any, **kwargs: Any) -> None:
         began = clock()
         original(*args, **kwargs)
-        spent["backward"] -= clock() - began
-
-    def outer(*args: Any, **kwargs: Any) -> None:
-        began = clock()
-        wrapped(*args, **kwargs)
-        spent["backward"] += clock() - began
+        spent[on]["backward"] -= clock() - began
 
     writer = sys.modules["_gpu_panel.observe.install"].observer.rec
     guard = writer.guard
 
     def timed_guard(work: Callable[[], None]) -> None:
-        began = time.thread_time_ns()
+        began = clock()
         guard(work)
-        spent["thread"] += time.thread_time_ns() - began
+        spent[on]["thread"] += clock() - began
 
-    cell.cell_contents, torch.autograd.backward, writer.guard = inner, outer, timed_guard
+    cell.cell_contents, writer.guard = inner, timed_guard
+    torch.autograd.backward = timed("backward", wrapped, lambda *args, **kw: inner(*args, **kw))
     for hooks in (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks):
         for key, hook in list(hooks.items()):
-            hooks[key] = timed("hooks", hook)
-    nothing = timed("clock", lambda *args: None)
+            hooks[key] = timed("hooks", hook, lambda *args: None)
     for _ in range(count):
         step()
-        nothing()
-    return {part: max(ns, 0) / count / 1000 for part, ns in spent.items()}
+    on = False
+    for _ in range(count):
+        step()
+    return {"nothing": (spent[False]["backward"] + spent[False]["hooks"]) / count / 1000,
+            **{part: max(ns, 0) / count / 1000 for part, ns in spent[True].items()}}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -176,11 +177,13 @@ def main(argv: list[str] | None = None) -> None:
         found = _in_a_process(name, max(round(args.rounds * share), 4))
         low, median, high = found["ratios"]
         parts = found["parts"]
+        own = parts["backward"] + parts["hooks"] + parts["thread"]
         print(f"observing a script, {name}: {found['bare']:.0f} µs a step without; median "  # noqa: T201
               f"ratio {median:.4f} (quartiles {low:.4f} to {high:.4f}) over {found['rounds']} "
-              f"rounds of 2 × {TURNS * BLOCK} steps; in our own code {parts['backward']:.1f} µs "
-              f"around backward(), {parts['hooks']:.1f} in hooks, {parts['thread']:.1f} in our "
-              f"thread (a clock: {parts['clock']:.1f})", flush=True)
+              f"rounds of 2 × {TURNS * BLOCK} steps; in our own code {own:.0f} µs, of which "
+              f"{parts['backward']:.1f} around backward(), {parts['hooks']:.1f} in hooks, "
+              f"{parts['thread']:.1f} in our thread; functions that do nothing at the same places: "
+              f"{parts['nothing']:.1f}", flush=True)
 
 
 def _in_a_process(name: str, rounds: int) -> dict[str, Any]:

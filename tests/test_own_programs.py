@@ -17,7 +17,6 @@ from gpu_engine.queue import serve
 from gpu_engine.remote.reach import setup
 from gpu_engine.remote.reach.call import Call
 from gpu_engine.remote.reach.hosts import LOCAL, Host
-from gpu_engine.remote.reach.protocol import Hello
 from gpu_engine.runs import folder as runs
 from gpu_panel import exporting
 
@@ -112,7 +111,7 @@ def test_what_a_process_starts_for_which_pythonpath_names_the_folder_by_an_empty
     probe.send(Discover("nvml", {}, 5.0))
     assert probe.receive(patience()) is not None
     probe.close()
-    with Call(Host(LOCAL), Hello()):
+    with Call(Host(LOCAL), "devices", "--json", "--watch", "1"):
         pass
     run = queue("true", begin=False)
     assert serve.ensure()

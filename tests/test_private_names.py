@@ -21,14 +21,14 @@ ENGINE = {
         "engine/gpu_engine/worker/rank/torch_private.py": {
             "_ddp_params_and_buffers_to_ignore", "_dump_fr_trace_json", "_dump_nccl_trace_json",
             "_foreach_mul_", "_lazy_call", "_profiler_enabled", "_record_memory_history",
-            "_sequence_nr", "_snapshot"},
+            "_snapshot"},
     },
     "torch, in a script of the person's own": {
         "engine/gpu_engine/observe/exit_hooks.py": {"_wrap"},
         "engine/gpu_engine/observe/findings.py": {"_get_sequence_number_for_group"},
         "engine/gpu_engine/observe/gradients.py": {"_version"},
         "engine/gpu_engine/observe/install.py": {"_builtin_ops", "_builtins", "_scale"},
-        "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor"},
+        "engine/gpu_engine/observe/loss.py": {"_C", "_local_tensor", "_sequence_nr"},
         "engine/gpu_engine/observe/observer.py": {
             "_C", "_current_graph_task_id", "_foreach_norm"},
         "engine/gpu_engine/observe/wrap.py": {

@@ -21,7 +21,7 @@ WRITING = {
         events/writer.py: KeptFile in __init__
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
-        launching/reattach.py: open_inside in _fetch
+        places/hosts.py: open_inside in _fetch
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/identity.py: open_inside in note
@@ -29,6 +29,7 @@ WRITING = {
         runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
             write_inside in reopen_run, write_json_inside in reopen_run
+        runs/digest.py: write_inside in make
         runs/environment.py: write_json_inside in write
         runs/folder.py: open_inside in _leave_the_line, overwrite_inside in write_state,
             write_json_inside in write_state
@@ -71,7 +72,7 @@ WRITING = {
         devices/use_log.py: open in _append
         launching/fit.py: write_json in remember
         queue/serve.py: open in start_sweep
-        remote/there/runs.py: open in _alone
+        remote/there/part.py: open in _alone
         runs/trust.py: write_json in note_started
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
@@ -89,7 +90,7 @@ WRITING = {
         cli/__init__.py: open in mistakes_shown
         cli/hold.py: open in _keep
         remote/reach/setup.py: ZipFile in script
-        remote/there/main.py: open in serve"""}
+        remote/there/wire.py: open in begin"""}
 """Whose file it is, and the places that open such a one: a function that writes, in which of
 ours."""
 

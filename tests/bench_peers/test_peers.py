@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from bench.peers import compare, page, reasons, results
-from bench.peers.measures import BESIDE, GROWTH, MEASURES, Measure
+from bench.peers.measures import BESIDE, GROWTH, MEASURES
 from bench.peers.results import Figure, Group
 from bench.peers.rounds import NotMeasured, interleaved
-from bench.peers.spread import Spread, ratios, spread
+from bench.peers.spread import Spread, ratios
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,10 +47,6 @@ def test_the_others_get_the_torch_that_is_developed_with():
         return [line for line in path.read_text().splitlines() if line.startswith("torch==")]
 
     assert torch(ROOT / "bench/peers/requirements.txt") == torch(ROOT / "constraints.txt") != []
-
-
-def test_median_and_spread():
-    assert spread([3.0, 1.0, 2.0, 10.0]) == Spread(2.5, 1.0, 10.0, 4)
 
 
 def test_ratios_compare_values_of_the_same_round():
@@ -102,12 +98,6 @@ def groups() -> dict[str, Group]:
         missing={"absent": "it is not installed here"})}
 
 
-def test_who_is_ahead(groups: dict[str, Group]):
-    found = compare.pairs(groups)
-    assert [(p.measure, p.peer, round(p.ratio.median, 3)) for p in compare.losses(found)] == [
-        ("watching", "small", 5.0), ("first frame", "small", 2.0)]
-
-
 def test_few_rounds_are_said(groups: dict[str, Group]):
     for figure in groups["gpus"].figures:
         del figure.values[4:]
@@ -115,35 +105,8 @@ def test_few_rounds_are_said(groups: dict[str, Group]):
     assert "- Watching GPUs: only 4 of 5 rounds were made" in page.rendered(groups)
 
 
-def test_losses_come_first_with_their_reason(groups: dict[str, Group]):
-    text = page.rendered(groups)
-    lost, beside = text.index("## Where gpu-panel loses"), text.index("## Beside others")
-    assert lost < text.index("| small 1.00 % | 5.00 |") < beside
-    assert lost < text.index("**Watching**") < beside
-    assert beside < text.index("| large | 10.0 % (10.0–10.0) |  |")
-    assert "- absent (Watching GPUs): it is not installed here." in text
-    assert "Training in one process: step and start: no figures are kept" in text
-
-
 def test_nothing_lost_is_said_so(groups: dict[str, Group]):
     groups["gpus"].figures = [f for f in groups["gpus"].figures if f.program != "small"]
     text = page.rendered(groups)
     assert "None." in text[text.index("## Where gpu-panel loses"):text.index("## Beside others")]
     assert "**Watching**" not in text
-
-
-def test_growth_has_a_row_for_each_size():
-    sizes = group(Figure("opened", "8 ranks", "10,000 points", [1.0, 2.0, 3.0]),
-                  Figure("screen", "8 ranks", "10,000 points", [0.5, 0.5, 0.5]),
-                  Figure("opened", "8 ranks", "100,000 points", [4.0, 5.0, 6.0]),
-                  Figure("screen", "8 ranks", "100,000 points", [0.6, 0.6, 0.6]))
-    text = page.rendered({"points": sizes})
-    assert "| 10,000 points | 2.00 s (1.00–3.00) | 0.500 s (0.500–0.500) |" in text
-    assert "| 100,000 points | 5.00 s (4.00–6.00) | 0.600 s" in text
-
-
-@pytest.mark.parametrize(("unit", "value", "text"), [
-    ("ms", 0.0012345, "1.23 ms"), ("ms", 0.00012, "0.120 ms"), ("s", 12.345, "12.3 s"),
-    ("%", 0.0213, "2.13 %"), ("kB/s", 1_234_567.0, "1,235 kB/s")])
-def test_values_have_three_digits_and_a_unit(unit: str, value: float, text: str):
-    assert Measure("it", unit).text(value) == text

@@ -22,7 +22,7 @@ from gpu_engine.cli.mcp import Rights
 from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.interpreters import choose
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
 from gpu_engine.spec.read import from_dict

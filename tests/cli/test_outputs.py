@@ -53,7 +53,7 @@ def check(name: str, text: str) -> Any:
 
 def with_json(command: click.Command, name: str = "") -> Iterator[str]:
     """Every command that has the option."""
-    if any("--json" in option.opts for option in command.params):
+    if any("--json" in one.opts and not getattr(one, "hidden", False) for one in command.params):
         yield name
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -85,6 +85,15 @@ def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: P
     assert {"run", "state", "start", "step", "eval", "checkpoint", "metric", "ended"} \
         <= {one["kind"] for one in told}
     one, two = (each["id"] for each in told if each["kind"] == "run")
+    told = [check("follow", line) for line in called("follow", one, "--json").stdout.splitlines()]
+    assert (told[-1]["kind"], told[-1]["state"]) == ("ended", "completed")
+    assert "".join(piece["text"] for piece in told if piece.get("name") == "ranks/00000.jsonl") \
+        == (folder.find(one).path / "ranks/00000.jsonl").read_text()
+    with subprocess.Popen([sys.executable, "-m", "gpu_engine", "devices", "--json", "--watch", "1"],
+                          stdout=subprocess.PIPE, text=True) as watching:
+        told = [check("devices", watching.stdout.readline()) for _ in range(3)]
+        watching.terminate()
+    assert [line["kind"] for line in told] == ["machine", "look", "look"]
     (paths.settings_folder() / "hosts.toml").write_text('[hosts.box]\nvia = ["false"]\n')
     (paths.settings_folder() / "notify.toml").write_text(
         '[[to]]\nname = "me"\nkind = "command"\ncommand = ["true"]\n')
@@ -106,16 +115,17 @@ def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: P
             "errors": ["show nope", "run nope", "run default --set train.steps=x"],
             "note": [f"note {one}"], "compare": [f"compare {one} {two}"], "queue": ["queue"],
             "sweep": ["sweep"], "sweep show": [f"sweep show {sweep}"],
-            "devices": ["devices", "devices --hosts"],
+            "devices": ["devices", "devices --hosts"], "stacks": [f"stacks {live} --wait 0"],
             "doctor": ["doctor"], "hosts": ["hosts"], "hosts check": ["hosts check box local"],
             "notify": ["notify", "notify --test"], "settings": ["settings"],
             "describe": ["describe", "describe gpu_engine.tasks.digits:Digits"],
             "presets": ["presets", "presets single"], "trace": [f"trace {live} --wait 1"],
             "plan": ["plan default --devices cpu:0", "plan default --grid train.lr=1,2 -n 1"],
-            "export": [f"export {one} out.pt", f"export {one} {two} --to csv"],
+            "export": [f"export {one} out.pt", f"export {one} {two} --to csv", f"export {one}"],
             "fit": ["fit default --devices cpu:1 --memory 2GiB"],
             "usage": ["usage --by user", "usage --by device"],
-            "check": ["check default --devices cpu:1"]}
+            "check": ["check default --devices cpu:1"], "stop": [f"stop {live} --now"],
+            "runs rm": [f"runs rm --yes {two}"]}
         for name, commands in asked.items():
             for command in commands:
                 done = called(*command.split(), "--json")
@@ -125,7 +135,7 @@ def test_what_every_command_prints_is_as_its_schema_says(home: Path, tmp_path: P
         for run in folder.all_runs():
             if run.state().live:
                 called("stop", run.id, "--now")
-    assert set(asked) | {"run"} == set(outputs.OUTPUTS) \
+    assert set(asked) | {"run", "follow"} == set(outputs.OUTPUTS) \
         == {name for name in with_json(cli) if name != "resume"} | {"errors"}
     assert json.loads(called("settings", "--schema", "list").stdout) == [
         "preset", *outputs.OUTPUTS]

@@ -189,6 +189,8 @@ def test_who_can_be_asked(tmp_path, monkeypatch):
                                (1, [0, 8, 7], "run 3f2a has no rank 7 yet")):
         with pytest.raises(UserError, match=says):
             able(run, steps, ranks)
+    run.ranks = tuple
+    assert trace(run) == {}, "none has begun"
     run.live = False
     (tmp_path / "traces").mkdir()
     for number in range(9):

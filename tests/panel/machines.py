@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Device, DeviceProcess, Inventory, Sample, Snapshot
 from gpu_engine.remote.reach.hosts import Host
-from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
 
 from ..conftest import gpus
@@ -58,11 +58,11 @@ def busy_machine():
 
 
 def seen(host: Host, inventory: Inventory, *samples: Sample, age: float = 0.0) -> HostSeen:
-    """A host as its agent has described it."""
+    """A host as it has described itself."""
     shot = Snapshot(NOW, samples or tuple(
         Sample(d, 0.0, 0, d.memory_total, 33.0, 54.0, 400.0, processes=())
         for d in inventory.devices))
-    welcome = Welcome(VERSION, "0.1.0", "/there/bin/python", "3.11.2", host.name, "alice", "/h",
+    welcome = Welcome("0.1.0", "/there/bin/python", "3.11.2", host.name, "alice", "/h",
                       "/f", "boot", host.name, host.name, NOW, ("10.0.0.7",))
     return HostSeen(host, "seen", inventory, shot, (shot,), judge_all((shot,) * 3, {}),
                     time.monotonic() - age, welcome)

@@ -17,8 +17,8 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
-from gpu_engine.launching import lookup
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places import verbs
+from gpu_engine.places.verbs import launch
 from gpu_engine.queue import serve, submit
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.reach import hosts
@@ -207,7 +207,7 @@ def test_a_stop_reaches_who_may_have_begun_it(machines, home):
         there = Run(next((machines / "a").glob("parts/*")))
         assert (state(run), state(there)) == ("stopped", "running")
         assert reason(run).startswith("a can't be reached: what runs there goes on until")
-        lookup.stop(run)
+        verbs.stop(run)
         over(there)
     assert (state(there), reason(run)) == ("stopped", "")
 

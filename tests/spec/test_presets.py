@@ -86,8 +86,12 @@ def test_what_cannot_be_read_is_listed_with_the_reason(home):
 
 
 def test_an_unknown_name_is_met_with_what_there_is(home):
-    with pytest.raises(UserError, match="did you mean single"):
+    with pytest.raises(UserError) as caught:
         presets.load("singel")
+    assert str(caught.value) == "there is no preset 'singel'; did you mean single? (to name a " \
+        "file, include its .toml)"
+    assert [(one.key, one.value, one.remedy) for one in caught.value.problems] == [
+        ("preset", "singel", "gpu-engine presets")]
     with pytest.raises(UserError, match="no such file"):
         presets.load("./absent.toml")
 
@@ -105,7 +109,7 @@ def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
     mine = presets.load("mine")
     assert (mine.description, mine.spec, "description" in mine.data) == (
         "two cards, small batch", spec, False)
-    path.write_text("# why\n" + path.read_text())
+    path.write_text("# why:\n" + path.read_text())
     presets.save("mine", replace(spec, name="b"))
     assert presets.about(presets.load("mine")) == "two cards, small batch"
     presets.save("mine", presets.load("mine").spec, "")
@@ -128,7 +132,8 @@ def test_a_description_stands_before_the_sections(home):
 
 def test_what_differs_from_the_shipped_one(home):
     spec = presets.load("ddp").spec
-    assert presets.changes(presets.load("ddp")) is None
+    presets.save("mine", spec)
+    assert presets.changes(presets.load("ddp")) is presets.changes(presets.load("mine")) is None
     presets.save("ddp", spec)
     assert presets.changes(presets.load("ddp")) == []
     presets.save("ddp", replace(spec, batch=replace(spec.batch, size=128)))

@@ -16,7 +16,15 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from gpu_engine import Task
 from gpu_engine.common.errors import UserError
-from gpu_engine.training.data import EpochSampler, MapData, Reader, Request, mix, permutation
+from gpu_engine.training.data import (
+    EpochSampler,
+    MapData,
+    Reader,
+    Request,
+    mix,
+    move,
+    permutation,
+)
 
 CPU = torch.device("cpu")
 
@@ -79,6 +87,14 @@ def test_before_each_copy_to_the_device_it_is_said(workers):
                 assert tensor.device.type == device
                 assert len(copies) == number * each
             copies.clear()
+
+
+def test_a_batch_of_any_shape_is_moved():
+    one = torch.ones(2)
+    moved = move({"p": Request(1, one, [one, "x"]), "t": (one, 3)}, torch.device("meta"))
+    (_, first, (second, text)), (third, number) = moved["p"], moved["t"]
+    assert {t.device.type for t in (first, second, third)} == {"meta"}
+    assert (type(moved["p"]), text, number) == (Request, "x", 3)
 
 
 @given(shapes, st.integers(0, 1000), st.data())

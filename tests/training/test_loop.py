@@ -28,6 +28,9 @@ class Record:
     def step(self, step: int, epoch: int, loss: Any, lr: Any, examples: int, wait: float):
         self.did.append(("step", step, epoch, wait))
 
+    def left_out(self, step: int, epoch: int, lr: Any):
+        self.did.append(("left out", step, epoch, lr))
+
     def settle(self):
         self.nonfinite = self.nonfinite or self.late.pop(self.step_now, None)
 
@@ -91,6 +94,15 @@ def test_an_epoch_is_evaluated_at_its_end_but_for_the_last_which_is_saved_first(
     assert [act[1:3] for act in made.did if isinstance(act, tuple)] == [
         (step, (step - 1) // 3) for step in range(1, 10)]
     assert made.loop.at == Position(9, 3, 0)
+
+
+def test_a_step_that_is_left_out_counts_and_takes_its_batches():
+    made = Made(steps=5, accumulate=2, evaluation=None, skip_steps=["1", "3-5"])
+    assert made.loop.train() == "completed"
+    assert [act[:3] for act in made.did if isinstance(act, tuple)] == [
+        ("left out", 1, 0), ("step", 2, 0), ("left out", 3, 0), ("left out", 4, 1),
+        ("left out", 5, 1)]
+    assert (made.record.skipped, made.record.step_now, made.loop.at) == (4, 5, Position(5, 1, 2))
 
 
 def test_a_run_goes_on_after_an_epochs_last_step():

@@ -1,23 +1,23 @@
 """A machine that answers as it should not: `python -S hostile_host.py ANSWERS HOW`, for ssh.
 
-It answers as `gpu-engine agent` does (`gpu_engine.remote.reach.protocol`), written here a second
+It answers as `gpu-engine --wire` does (`gpu_engine.remote.reach.protocol`), written here a second
 time.
-ANSWERS is a JSON file with a good answer for each kind of request; HOW names what is hostile, of
+ANSWERS is a JSON file with the good answers of each command; HOW names what is hostile, of
 `BEHAVIOURS`. Nothing of the program is imported, so that it starts at once.
 """
 
-import base64
-import contextlib
 import hashlib
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b]0;owned\x07\x9d0;owned\x9c\x9b31m\x1b[2J\u202ereversed\u2066\x00\r\b"
-PIECE = 256 << 10
+PIECE = 128 << 10
+GO_ON = ("devices", "follow", "port")
 STEP = "step-00000010"
 WRONG = (None, -1, 1e308, EVIL, [], [[1]], {}, {"a": 1}, True, 10**30)
 
@@ -30,47 +30,39 @@ class Host:
         self.how = how
 
     def serve(self):
-        """Be the shell that is told to become the agent, then the agent."""
+        """Be the shell that is told to become our program, then that program."""
         text = b""
-        while not (found := re.search(rb"gpu.engine agent ([0-9a-f]+)[;\s]", text)):
+        while not (found := re.search(rb"set -- --wire ([0-9a-f]+) (.*)\n", text)):
             got = os.read(0, 65536)
             if not got:
                 return
             text += got
-        opening = BEHAVIOURS.get(self.how, {}).get("opening")
-        if opening is not None:
-            opening(self, found[1].decode())
-        self.write(f"\ngpu-panel-agent {found[1].decode()}\n".encode())
-        rest = b""
-        while data := os.read(0, 65536):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    self.hear(json.loads(line))
+        word, words = found[1], shlex.split(found[2].decode())
+        while words[0] == "--in":
+            del words[:2]
+        kind = " ".join(words[:2]) if words[0] == "runs" else words[0]
+        behaviour = BEHAVIOURS.get(self.how, {})
+        if "opening" in behaviour:
+            behaviour["opening"](self, word.decode())
+        self.write(b"\ngpu-panel-wire %s %s\n" % (word, behaviour.get("wire", b"6 0.1.0")))
+        hostile = behaviour.get(kind)
+        for answer in self.usual(kind) if hostile is None else hostile(self, kind):
+            self.write(word + (answer if isinstance(answer, bytes) else
+                               json.dumps(answer).encode() + b"\n"))
+        if kind in GO_ON:
+            while os.read(0, 65536):
+                continue
 
-    def hear(self, request):
-        """Answer a request, hostilely where the behaviour says how."""
-        if not isinstance(request, dict):
-            return
-        kind = request.get("kind")
-        hostile = BEHAVIOURS.get(self.how, {}).get(kind)
-        for answer in self.usual(kind, request) if hostile is None else hostile(self, request):
-            self.write(answer if isinstance(answer, bytes) else
-                       json.dumps(answer).encode() + b"\n")
-
-    def usual(self, kind, request):
+    def usual(self, kind):
         """Good answers."""
         if kind == "follow":
             yield piece("ranks/00000.jsonl", 0, b"")
-            yield told(self, "completed")
-            yield {"kind": "done"}
-        elif kind == "choose":
-            yield {"kind": "chosen", "name": STEP}
-        else:
-            for answer in self.good.get(kind, [{"kind": "done"}]):
-                yield answer | ({"boot": self.how, "place": self.how, "network": self.how,
-                                 "clock": time.time()}
-                                if answer["kind"] == "welcome" else {})
+            yield told(self, "completed", kind="ended")
+        for answer in self.good.get(kind, []):
+            yield answer | ({"boot": self.how, "place": self.how, "network": self.how,
+                             "clock": time.time()}
+                            if kind == "devices" and "boot" in answer else {}) \
+                if isinstance(answer, dict) else answer
 
     def write(self, data):
         """Until nobody listens."""
@@ -86,15 +78,15 @@ FILES = {"manifest.json": json.dumps({"step": 10, "files": {"state.pt": {
     "size": len(STATE), "sha256": hashlib.sha256(STATE).hexdigest()}}}).encode(), "state.pt": STATE}
 
 
-def piece(name, offset, data, **more):
+def piece(name, offset, data):
     """Bytes of a file."""
     return {"kind": "piece", "name": name, "offset": offset,
-            "data": base64.b64encode(data).decode()} | more
+            "text": data.decode("utf-8", "surrogateescape")}
 
 
 def told(host, state, **more):
     """How the run is."""
-    return {"kind": "told", "state": host.good["state"] | {"state": state} | more}
+    return {"kind": "state"} | host.good["state"] | {"state": state} | more
 
 
 def spoilt(value, new):
@@ -131,23 +123,23 @@ def noise(host, word):
 
 def spoil(kind):
     """Every text of the good answers has escapes."""
-    return {kind: lambda host, request: [spoilt(a, EVIL) for a in host.usual(kind, request)]}
+    return {kind: lambda host, kind: [spoilt(a, EVIL) for a in host.usual(kind)]}
 
 
 def wrong(kind, number):
     """The good answer with a value of a wrong type, the `number`th."""
-    return {kind: lambda host, request: list(all_wrong(max(host.usual(kind, request), key=len)))
+    return {kind: lambda host, kind: list(all_wrong(max(host.usual(kind), key=len)))
             [number::7][:1]}
 
 
 def changed(kind, **fields):
     """The good answer with other values."""
-    return {kind: lambda host, request: [a | fields for a in host.usual(kind, request)]}
+    return {kind: lambda host, kind: [a | fields for a in host.usual(kind)]}
 
 
 def endless(kind, line):
     """The same line without end."""
-    def hostile(host, request):
+    def hostile(host, kind):
         while True:
             yield line(host) if callable(line) else line
 
@@ -156,22 +148,21 @@ def endless(kind, line):
 
 def just(kind, *answers):
     """These answers in place of the good ones."""
-    return {kind: lambda host, request: answers}
+    return {kind: lambda host, kind: answers}
 
 
 def follows(*pieces, then="completed"):
     """A run with these pieces of files."""
-    def hostile(host, request):
+    def hostile(host, kind):
         for one in pieces:
             yield one(host) if callable(one) else one
         if then:
-            yield told(host, then)
-            yield {"kind": "done"}
+            yield told(host, then, kind="ended")
 
     return {"follow": hostile}
 
 
-def mirror_without_end(host, request):
+def mirror_without_end(host, kind):
     """Events, as fast as they are taken."""
     yield told(host, "running")
     data, at = (b'{"t": 1, "kind": "warning", "message": "x"}\n' * 5900)[:PIECE], 0
@@ -182,18 +173,18 @@ def mirror_without_end(host, request):
 
 def device(ident, **more):
     """A device, as the good answer has it."""
-    return lambda host: host.good["watch"][0]["inventory"]["devices"][0] | {"id": ident} | more
+    return lambda host: host.good["devices"][0]["inventory"]["devices"][0] | {"id": ident} | more
 
 
 def devices(*made):
     """These devices."""
-    def hostile(host, request):
-        for answer in host.usual(request["kind"], request):
-            if answer["kind"] == "welcome":
+    def hostile(host, kind):
+        for answer in host.usual(kind):
+            if answer["kind"] == "machine":
                 answer["inventory"]["devices"] = [m(host) for m in made]
             yield answer
 
-    return {"hello": hostile, "watch": hostile}
+    return {"devices": hostile}
 
 
 SHARES = ("utilization", "temperature", "power", "power_limit", "fan", "memory_utilization")
@@ -204,9 +195,9 @@ COUNTS = ("memory_used", "memory_total", "clock_sm", "clock_memory", "memory_res
 
 def figures(share, count):
     """Every figure of its devices and of itself is this one, and all else is as it should be."""
-    def hostile(host, request):
-        for answer in host.usual(request["kind"], request):
-            if answer["kind"] == "looked":
+    def hostile(host, kind):
+        for answer in host.usual(kind):
+            if answer["kind"] == "look":
                 answer["waiting"] = abs(count) >> 10
                 for sample in answer["snapshot"]["samples"]:
                     sample |= dict.fromkeys(SHARES, share) | dict.fromkeys(COUNTS, count)
@@ -218,10 +209,10 @@ def figures(share, count):
                     ("memory_used", "memory_total", "disk_free"), count) | {"cpu": share}
             yield answer
 
-    return {"watch": hostile}
+    return {"devices": hostile}
 
 
-REFUSED = {"kind": "failed", "message": f"{EVIL}no" * 500}
+REFUSED = {"errors": [{"what": EVIL, "value": [EVIL], "why": f"{EVIL}no" * 500, "remedy": EVIL}]}
 
 
 def deep(text, count=100_000):
@@ -232,19 +223,17 @@ def deep(text, count=100_000):
 OPENINGS = {
     "ends with escapes": {"opening": ends(3, f"{EVIL} no such {EVIL}\n" * 50)},
     "prints without end": {"opening": noise},
-    "a line without end": just("hello", b'{"kind": "welcome", ' + b" " * (4 << 20)),
-    "lines that are none": just("hello", b"nonsense\n" * 3000),
-    "lists without end": just("hello", b'{"a": ' + deep("[")),
-    "tables without end": just("hello", deep('{"a":')),
-    "numbers of 5,000 digits": just("hello", b'{"kind": "welcome", "protocol": '
+    "a line without end": just("devices", b'{"kind": "machine", ' + b" " * (4 << 20)),
+    "lines that are none": just("devices", b"nonsense\n" * 3000),
+    "lists without end": just("devices", b'{"a": ' + deep("[")),
+    "tables without end": just("devices", deep('{"a":')),
+    "numbers of 5,000 digits": just("devices", b'{"kind": "machine", "clock": '
                                     + b"1" * 5000 + b"}\n"),
-    "NaN": changed("hello", clock=float("nan")),
-    "a clock without end": changed("hello", clock=1e300, disk_free=-1),
-    "another protocol": changed("hello", protocol=10**18, version=EVIL * 100),
-    "who it is, with escapes": spoil("hello"),
-    "its devices, with escapes": spoil("watch"),
-    "refuses with escapes": just("hello", REFUSED),
-    "refuses devices with escapes": just("watch", REFUSED),
+    "NaN": changed("devices", clock=float("nan")),
+    "a clock without end": changed("devices", clock=1e300, disk_free=-1),
+    "another wire": {"wire": b"9" * 5000 + f" {EVIL}".encode() * 100},
+    "who it is, with escapes": spoil("devices"),
+    "refuses with escapes": just("devices", REFUSED),
     "devices that are one": devices(device("0"), device("0"), device("0")),
     "devices with hostile ids": devices(device("../x"), device("-1"), device(EVIL),
                                         device("0,1;touch executed"), device("")),
@@ -253,12 +242,11 @@ OPENINGS = {
                                               cores=list(range(4096)))),
     "figures of devices without end": figures(1e300, 2**62),
     "figures of devices below all": figures(-1e300, -(2**62)),
-    "devices that were read at no time": {"watch": lambda host, request: [
-        a | {"snapshot": a["snapshot"] | {"taken": 1e300}} if a["kind"] == "looked" else a
-        for a in host.usual("watch", request)]},
-    "another answer": just("hello", {"kind": "chosen", "name": STEP}),
-    **{f"wrong values {n}": wrong("hello", n) for n in range(7)},
-    **{f"wrong devices {n}": wrong("watch", n) for n in range(4)},
+    "devices that were read at no time": {"devices": lambda host, kind: [
+        a | {"snapshot": a["snapshot"] | {"taken": 1e300}} if a["kind"] == "look" else a
+        for a in host.usual(kind)]},
+    "another answer": just("devices", {"checkpoint": STEP}),
+    **{f"wrong values {n}": wrong("devices", n) for n in range(7)},
 }
 """Hostile as soon as they are asked who they are, or for their devices."""
 
@@ -286,26 +274,26 @@ RUNS = {
                           started=1e300, exit_code=-(2**62), processes=[
                               {"rank": 2**62, "pid": -1, "ticks": -1, "exit": 2**62}] * 4096,
                           cause={"message": "x" * 65536, "rank": -5})),
-    "a run elsewhere": changed("start", run="../../../outside", path="/etc/\x1b]0;owned\x07"),
-    "it has not started": just("start", {"kind": "failed", "message": EVIL * 500}),
-    "it does not say whether": just("start", {"kind": "done"}),
+    "a run elsewhere": changed("run", id="../../../outside", path="/etc/\x1b]0;owned\x07"),
+    "it has not started": just("run", REFUSED),
+    "it does not say whether": just("run", {}),
 }
 """Hostile once a run is on them."""
 
 CHECKPOINTS = {
-    "no checkpoint any more": just("choose", {"kind": "done"}),
-    **{f"a checkpoint called {name}": just("choose", {"kind": "chosen", "name": name})
+    "no checkpoint any more": just("export", {}),
+    **{f"a checkpoint called {name}": just("export", {"checkpoint": name})
        for name in ("../outside", "/outside", "step-00000011/../../x", EVIL, "..", "")},
-    "a checkpoint is refused": just("choose", {"kind": "failed", "message": EVIL * 99}),
-    "a checkpoint of wrong types": wrong("choose", 3),
+    "a checkpoint is refused": just("export", REFUSED),
+    "a checkpoint of wrong types": wrong("export", 3),
 }
 """Hostile when they are asked for weights."""
 
 REMOVALS = {
-    "it was the root": just("remove", {"kind": "removed", "path": f"/{EVIL}", "freed": 2**62,
-                                       "code": f"/{EVIL}", "kept": EVIL}),
-    "removal is refused": just("remove", {"kind": "failed", "message": EVIL * 99}),
-    "nothing was removed": just("remove", {"kind": "done"}),
+    "it was the root": just("runs rm", [{"here": {"path": f"/{EVIL}", "freed": 2**62,
+                                                  "code": f"/{EVIL}", "kept": EVIL}}]),
+    "removal is refused": just("runs rm", REFUSED),
+    "nothing was removed": just("runs rm", {}),
 }
 """Hostile when a run is to be removed there."""
 

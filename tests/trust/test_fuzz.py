@@ -7,20 +7,19 @@ import contextlib
 import json
 import shutil
 import time
-from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.protocol import BadMessage
+from gpu_engine.remote.reach.protocol import BadMessage, Told, loaded, typed
 from gpu_engine.runs.state import State
 from gpu_engine.spec.read import from_dict, from_dict_leniently, load
 from gpu_engine.spec.write import to_toml
 
 from ..command_line import called
+from ..remote.reach.test_protocol import KINDS
 from ..runs.test_any_value import altered, anything
 from .hostile_runs import (
     FILES,
@@ -97,34 +96,22 @@ def test_the_time_that_much_of_the_same_takes(world, name, piece, before):
             assert "Traceback (most" not in called(*words).stderr
 
 
-_KINDS = sorted({c.__struct_config__.tag
-                 for c in (*get_args(protocol.Request), *get_args(protocol.Answer))})
-"""The names of all messages."""
-
-
 @SOME
-@given(st.one_of(st.binary(max_size=80), st.builds(
-    lambda kind, more: as_json({"kind": kind} | more).encode(),
-    st.one_of(st.sampled_from(_KINDS), anything),
-    st.dictionaries(st.sampled_from([
-        "run", "spec", "key", "path", "state", "files", "name", "offset", "data",
-        "snapshot", "inventory", "protocol", "message", "at", "ranks", "attempt", "freed", "bits",
-        "folders", "port", "addresses", "tried"]), anything, max_size=8))))
-def test_messages(line):
-    for reader in (protocol.answer, protocol.request):
-        try:
-            message = reader(line)
-        except BadMessage:
-            continue
-        if isinstance(message, protocol.Told):
-            assert protocol.answer(protocol.pack(message)) == message
+@given(st.one_of(st.binary(max_size=80), anything.map(lambda value: as_json(value).encode()),
+                 st.dictionaries(st.sampled_from([
+                     "id", "path", "state", "name", "offset", "text", "snapshot", "inventory",
+                     "version", "tried", "port", "rank", "cwd", "here", "checkpoint"]),
+                     anything, max_size=8).map(lambda value: as_json(value).encode())),
+       st.sampled_from([kind for kinds in KINDS.values() for kind in kinds]))
+def test_answers_of_a_host(line, kind):
+    with contextlib.suppress(BadMessage):
+        typed(loaded(line), kind)
 
 
 @SOME
 @given(altered(STATE))
 def test_a_state_that_a_host_tells(state):
     with contextlib.suppress(BadMessage):
-        message = protocol.answer(as_json({"kind": "told", "state": state}).encode())
-        assert isinstance(message, protocol.Told)
-        assert isinstance(message.state.took(time.time()), int | float | None)
-        State.from_dict(json.loads(json.dumps(message.state.to_dict(), allow_nan=False)))
+        told = typed(loaded(as_json(state).encode()), Told)
+        assert isinstance(told.took(time.time()), int | float | None)
+        State.from_dict(json.loads(json.dumps(told.to_dict(), allow_nan=False)))

@@ -17,11 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from gpu_engine import __version__
-from gpu_engine.devices.availability import Availability
-from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.interpreters.inspection import Build
-from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.watcher import Watcher
 from gpu_engine.remote.run import link, mirror, parts
 from gpu_engine.runs import trust
@@ -29,6 +24,7 @@ from gpu_engine.runs.folder import Run, all_runs
 
 from ..conftest import over, slots, wait_for
 from ..panel.panel_kit import panel, screen_text, until
+from ..remote.reach.test_protocol import RECORDED
 from . import hostile_host
 from .hostile_host import CHECKPOINTS, FILES, FLOOD, OPENINGS, REMOVALS, RUNS
 from .hostile_runs import GOOD, STEP, World, change, good, on_hosts, read, state_of
@@ -64,24 +60,13 @@ def hosts(world: World, *hows: str) -> dict[str, str]:
 
 
 def _answers() -> dict[str, Any]:
-    """What a good host answers."""
-    slot = Device("cpu:0", "cpu", "CPU core 0", 0, None, 16 * GIB, (0,))
-    welcome = protocol.Welcome(
-        protocol.VERSION, __version__, sys.executable, "3.12.4", "evil", "me", "/home/me", "/",
-        "boot", "net", "place", 0.0, ("192.0.2.7",), Build("2.13.0", None, None), "/x/python",
-        disk_free=GIB, inventory=Inventory((slot,), "cpu"))
-    found: dict[str, list[protocol.Answer]] = {
-        "hello": [welcome],
-        "watch": [welcome,
-                  protocol.Looked(Snapshot(1e9, (Sample(slot, utilization=0.5),)),
-                                  {"cpu:0": Availability("free", "free")})],
-        "check": [protocol.Checked(folder="/x")],
-        "start": [protocol.Started("ab12", "/x/runs/ab12")],
-        "listen": [protocol.Listening(29500)],
-        "remove": [protocol.Removed("/x/runs/ab12", 1)]}
-    told = {kind: [json.loads(protocol.pack(answer)) for answer in answers]
-            for kind, answers in found.items()}
-    return told | {"state": state_of("toy", "completed") | {"attempt": 1, "cause": None}}
+    """What a good host answers: as it was recorded, of one slot."""
+    found = dict(RECORDED)
+    machine, look = found["devices"]
+    machine["inventory"]["devices"] = machine["inventory"]["devices"][:1]
+    look["snapshot"]["samples"] = look["snapshot"]["samples"][:1]
+    del found["follow"]
+    return found | {"state": state_of("toy", "completed") | {"attempt": 1, "cause": None}}
 
 
 def on(name: str, world: World) -> Path:

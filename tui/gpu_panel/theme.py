@@ -75,10 +75,12 @@ def _of_theme(given: Mapping[str, str], dark: bool, few: bool) -> dict[str, str]
     primary = _opaque(given["primary"])
     ink = _opaque(given["foreground"])
     far = WHITE if dark else BLACK
+    # The hue of the theme, but quiet: text of every colour stands on it.
     cursor = ground(background.blend(apart(primary, (background,), far, GRAPHIC, few), 0.18))
     blurred = background.blend(ink, 0.1)
     boost = Color.parse(given["boost"])
     field = ground(apart(background, (background, surface), ink, FIELD, few))
+    # All that text is ever drawn on, so that one colour of text does for all of them.
     grounds = (background, surface, panel, cursor, blurred, field, background + boost,
                surface + boost, _opaque(given.get("surface-active", given["surface"])))
     fills = {f"{name}-muted": ground(background.blend(_opaque(given[name]), 0.18))
@@ -91,11 +93,13 @@ def _of_theme(given: Mapping[str, str], dark: bool, few: bool) -> dict[str, str]
            "frame": background.blend(ink, 0.35),
            "text-muted": apart(background.blend(ink, 0.6), (*grounds, *fills.values()), far,
                                LEAST, few), **fills}
+    # Pushed apart from nine grounds, quiet text may come out louder than the usual one.
     if contrast(out["text-muted"], background) > contrast(ink, background):
         out["text-muted"] = ink
     for name in _NAMES:
         out[f"text-{name}"] = apart(_opaque(given[name]), (*grounds, fills[f"{name}-muted"]), far,
                                     LEAST, few)
+    # Textual has names of its own for what is the same with us.
     out |= {"frame-focus": out["text-primary"], "text-disabled": out["text-muted"],
             "block-cursor-background": cursor, "block-cursor-foreground": ink,
             "block-cursor-blurred-background": blurred, "block-cursor-blurred-foreground": ink,

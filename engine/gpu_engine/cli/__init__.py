@@ -30,7 +30,8 @@ _COMMANDS = {
     "report": "report:command", "page": "report:page", "presets": "choices:presets",
     "describe": "choices:describe", "hosts": "hosts:command", "slurm": "slurm:command",
     "notify": "notify:command", "doctor": "machine:doctor", "settings": "choices:settings",
-    "completion": "machine:completion", "agent": "agent:command", "hold": "hold:hold",
+    "completion": "machine:completion", "hold": "hold:hold", "follow": "watch:follow",
+    "port": "wire:port", "receive": "wire:receive",
     "release": "hold:release", "usage": "report:usage", "fit": "fit:command", "mcp": "mcp:command",
     "skill": "mcp:skill"}
 """Each command's file here, and its function in it."""
@@ -55,8 +56,15 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpu-engine")
-def cli() -> None:
+@click.option("--wire", hidden=True, is_eager=True, expose_value=False,
+              callback=output.answer_on_the_wire)
+@click.option("--in", "folders", multiple=True, hidden=True)
+def cli(folders: tuple[str, ...]) -> None:
     """Plan, launch and watch PyTorch training runs, with the same engine as gpu-panel."""
+    if folders:
+        from gpu_engine.remote.there import wire
+
+        wire.enter(folders)
 
 
 def main() -> None:
@@ -97,7 +105,7 @@ def mistakes_shown() -> Iterator[None]:
 
 def _print_errors(err: Exception) -> None:
     """For a command with --json, on standard output."""
-    if "--json" in takewhile(lambda word: word != "--", sys.argv[1:]):
+    if output.word or "--json" in takewhile(lambda word: word != "--", sys.argv[1:]):
         output.echo(output.in_json(errors(err)))
 
 

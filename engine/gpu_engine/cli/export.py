@@ -23,6 +23,7 @@ if TYPE_CHECKING:
                 shell_complete=tab.runs_or_files)
 @click.option("--from", "which", metavar="best|STEP",
               help="Weights of the best checkpoint (by train.best), or of that of a step.")
+@click.option("--best", hidden=True)
 @click.option("--to", type=click.Choice(TARGETS), help="Export the figures, not the weights.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),
               help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
 @for_scripts
-def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path | None,
-            project: str | None, python: str | None, as_json: bool) -> None:
+def command(words: tuple[str, ...], which: str | None, best: str | None, to: str | None,
+            out: Path | None, project: str | None, python: str | None, as_json: bool) -> None:
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
-    TensorBoard or for Weights & Biases; the last two need their own library."""
+    TensorBoard or for Weights & Biases; the last two need their own library. Without OUT and
+    --to: tell which checkpoint is meant."""
     wrong: dict[str, object] = {"--out": out} if to is None \
         else {"--from": which, "--python": python}
     if to != "wandb":
@@ -48,6 +50,12 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
         _figures(words, to, out, project, as_json)
     elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
+    elif len(words) == 1:
+        from gpu_engine.places.verbs import find
+        from gpu_engine.remote.run import queries
+
+        name = queries.meant(find(words[0]), which or "newest", best)
+        echo(in_json({"checkpoint": name}) if as_json else name)
     else:
         raise click.UsageError("name a run and the file for its weights, or --to csv (or "
                                f"{', '.join(TARGETS[1:])}) for its figures")
@@ -55,14 +63,13 @@ def command(words: tuple[str, ...], which: str | None, to: str | None, out: Path
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.launching import ask_torch
-    from gpu_engine.launching.lookup import find
-    from gpu_engine.remote.run import parts, queries
-    from gpu_engine.runs import checkpoints
+    from gpu_engine.places import verbs
+    from gpu_engine.remote.run import queries
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():
         raise click.UsageError(f"{out} is a folder; name a file in it")
-    found = find(run)
+    found = verbs.find(run)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
     # Not the interpreter that the run's folder names: that would start what somebody has sent.
@@ -71,10 +78,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     except ask_torch.NoTorch as err:
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
-    if parts.spans(found.path):
-        name = queries.brought(found, which, spec.train.best)
-    else:
-        name = checkpoints.choose(found.checkpoints, which, spec.train.best)
+    name = queries.brought(found, which, spec.train.best)
     told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
@@ -88,7 +92,7 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, project: str | N
     from gpu_engine.cli import ranks
     from gpu_engine.events.notices import NOT_FETCHED
     from gpu_engine.export import exporter
-    from gpu_engine.launching.lookup import find_each
+    from gpu_engine.places.verbs import find_each
 
     runs = find_each(words)
     exported: list[Exported] = []

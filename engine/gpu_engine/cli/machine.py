@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_engine.cli.output import echo, fields, for_scripts, in_json, table
+from gpu_engine.cli.output import echo, fields, for_scripts, in_json, lines, table
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 
@@ -22,8 +22,21 @@ if TYPE_CHECKING:
                                                       "unknown.")
 @click.option("--hosts", "over_hosts", is_flag=True,
               help="Those of all hosts of hosts.toml and of this machine, and which is the freest.")
-def devices(as_json: bool, over_hosts: bool) -> None:
+@click.option("--watch", type=click.FloatRange(0), metavar="SECONDS",
+              help="With --json: at once a line about this machine, then one for each look at its "
+                   "devices, so often.")
+@click.option("--slots", is_flag=True, hidden=True)
+@click.option("--code", hidden=True)
+def devices(as_json: bool, over_hosts: bool, watch: float | None, slots: bool, code: str | None
+            ) -> None:
     """List the devices: the GPUs, or CPU slots if no GPU can be used."""
+    if watch is not None:
+        if over_hosts or not as_json:
+            raise click.UsageError("--watch goes with --json, and not with --hosts")
+        from gpu_engine.remote.there import machine
+
+        lines(machine.looks(watch, slots=slots, code=code))
+        return
     if over_hosts:
         _over_hosts(as_json)
         return

@@ -103,10 +103,10 @@ class Rights:
     def checked(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """`limited`, for runs that are to be started now, while `_alone`. Raises UserError where
         they are too many."""
-        from gpu_engine.launching import lookup
+        from gpu_engine.places import verbs
         from gpu_engine.runs.folder import each_run
 
-        lookup.ask_all()
+        verbs.look_at_all()
         own = [run for run in each_run() if self.owns(run) and run.state().live]
         if self.runs is not None and len(own) + len(specs) > self.runs:
             raise UserError(f"{len(own)} of your runs are live or wait, and with {len(specs)} more "
@@ -422,7 +422,7 @@ def _chosen(row: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]
 def _own(name: str, given: Mapping[str, Any], rights: Rights) -> str:
     """The folder of the run that is to be stopped, or noted on. Raises UserError if another has
     started it."""
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
 
     run = find(str(given.get("run", "")))
     if not rights.owns(run):

@@ -20,6 +20,9 @@ import click
 
 from gpu_engine.common.clean import clean_text
 
+word: str | None = None
+"""Begins each answer, if another machine's gpu-engine has called this one (`--wire`); else None."""
+
 for_scripts = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
@@ -47,11 +50,42 @@ def fields(record: Any, *without: str, **more: object) -> dict[str, object]:
 
 
 def in_json(value: object) -> str:
-    """`value` as one document of strict JSON, for scripts."""
+    """`value` as one document of strict JSON, for scripts; on the wire one line."""
+    return _json(value, 2) if word is None else line(value)
+
+
+def line(value: object) -> str:
+    """`value` as a line of strict JSON."""
+    return f"{word or ''}{_json(value, None)}"
+
+
+def _json(value: object, indent: int | None) -> str:
     from gpu_engine.events.writer import json_safe
 
-    text = json.dumps(json_safe(value), indent=2, allow_nan=False, default=str)
+    # On the wire a figure that is no number is none, and not a text.
+    text = json.dumps(json_safe(value) if word is None else value, indent=indent,
+                      allow_nan=word is not None, default=str)
     return text.replace("\x7f", "\\u007f")
+
+
+def lines(values: Iterable[object]) -> None:
+    """Print each as a line of JSON, as it comes; on the wire for as long as somebody is there."""
+    if word is not None:
+        from gpu_engine.remote.there import wire
+
+        wire.end_with_input()
+    for value in values:
+        echo(line(value))
+
+
+def answer_on_the_wire(ctx: click.Context, param: click.Parameter, given: str | None) -> None:
+    """`--wire WORD`: from now on nothing but answers is printed."""
+    global word
+    if given is not None:
+        from gpu_engine.remote.there import wire
+
+        echo(wire.begin(given))
+        word = given
 
 
 def exactly(data: bytes) -> None:

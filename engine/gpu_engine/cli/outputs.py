@@ -27,6 +27,8 @@ from gpu_engine.notify.config import To
 from gpu_engine.plan.batch import Batch
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.reach.protocol import Chosen, Looked, Piece, Told, Welcome
+from gpu_engine.remote.run.removal import Outcome
 from gpu_engine.report.usage import Sum
 from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.job import Job
@@ -167,11 +169,14 @@ OUTPUTS = {
     "devices": (_with(Inventory, visible_variable=None, hidden=None, host=HostSample,
                       devices=(listed := list[_with(Sample, Device, Availability, device=None)])),
                 list[_of("Machine", host=str, state=str, reason=_TEXT, waiting=int, free=int,
-                         freest=bool, devices=listed)]),
+                         freest=bool, devices=listed)],
+                _with(Welcome, kind=Literal["machine"]), _with(Looked, kind=Literal["look"])),
     "doctor": _of("Doctor", ok=bool, findings=list[_with(Finding, check=str)]),
     "errors": _of("Errors", errors=list[_of("Error", what=_TEXT, value=Any, why=str,
                                             remedy=_TEXT)]),
-    "export": (Weights, list[Exported]),
+    "export": (Weights, list[Exported], Chosen),
+    "follow": (_with(Told, kind=Literal["state"]), _with(State, kind=Literal["ended"]),
+               _with(Piece, data=None, kind=Literal["piece"], text=str)),
     "fit": _of("Fit", largest=int | None, knee=int | None, trials=list[Trial],
                proposal=Batch | None),
     "hosts": _of("Hosts", hosts=list[Host], file=str),
@@ -190,6 +195,7 @@ OUTPUTS = {
             *(_with(cls, total=False, values=None, kind=Required[Literal[kind]],
                     rank=Required[int]) for kind, cls in KINDS.items())),
     "runs": list[_with(State, Listed)],
+    "runs rm": list[_with(Outcome, id=str)],
     "settings": _of("Settings", path=str, keys=dict[str, str], settings=list[_with(
         Setting, kind=None, env=None, value=Any, source=str)]),
     "show": _of("Shown", state=State, path=str, progress=Progress, notes=Notes, hang=Hang | None,
@@ -197,6 +203,8 @@ OUTPUTS = {
                 slurm=NotRequired[Job], diagnosis=_of(
                     "Diagnosis", verdicts=list[Verdict], ranks=list[_of(
                         "RankTimes", rank=int, last=_SPENT, run=_SPENT)])),
+    "stacks": list[_of("Stacks", rank=int, text=_TEXT, problem=_TEXT)],
+    "stop": _of("Stop", id=str, state=str, reason=_TEXT),
     "sweep": list[Sweep],
     "sweep show": _of("Table", id=str, name=str, begun=float, members=int, by=str,
                       points=list[_with(Point, members=None, counts=dict[str, int],

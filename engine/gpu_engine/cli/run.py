@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,7 @@ from gpu_engine.cli.spec_options import (
     spec_options,
     spelled_out,
 )
-from gpu_engine.common import units
+from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.runs import notes
 
@@ -47,20 +48,27 @@ if TYPE_CHECKING:
 @click.option("--priority", type=int, metavar="N",
               help="With --queue: before waiting runs with a lower one (0 unless given).")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the run; or several: a,b.")
+@click.option("--part", hidden=True)
 @grid_options
 @click.option("--no-notify", is_flag=True,
               help="Send no notifications about this run, whatever notify.toml says.")
 @spec_options
 def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bool,
         after: str | None, begin: str | None, priority: int | None, tags: tuple[str, ...],
-        no_notify: bool, **sweep_options: Any) -> None:
-    """Start a run from PRESET (a name or a .toml file), or from your own command behind --.
+        no_notify: bool, part: str | None, **sweep_options: Any) -> None:
+    """Start a run from PRESET (a name, a .toml file, or -: JSON on standard input), or from your
+    own command behind --.
 
     The run does not need this terminal: closing it leaves the run alone; Ctrl-C stops the run.
 
     With --grid or --repeat it is a sweep: many runs, which wait in the queue. gpu-engine sweep
     compares them.
     """
+    if part is not None:
+        from gpu_engine.remote.there import part as others
+
+        _started(others.begin(choice.spec, part), as_json)
+        return
     members, tagged = members_of(choice, **sweep_options), notes.parse_tags(tags)
     if no_notify and (queued or members):
         raise click.UsageError("--no-notify is for a run that starts at once")
@@ -81,7 +89,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         if value is not None:
             raise click.UsageError(f"{option} goes with --queue, as the run starts at once without")
     from gpu_engine.cli import watch
-    from gpu_engine.launching.launcher import prepare, start
+    from gpu_engine.places.verbs import prepare, start
 
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
@@ -97,11 +105,11 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
 def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.queue.submit import moment
     from gpu_engine.queue.turns import When
 
-    first = lookup.find(after).id if after is not None else None
+    first = verbs.find(after).id if after is not None else None
     return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 
@@ -125,20 +133,28 @@ def _warn(*warnings: str | None) -> None:
 
 @click.command(cls=WithCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole plan, for scripts.")
+@click.option("--now", is_flag=True,
+              help="Refuse what could not start now, as run would: devices in use, a full disk. "
+                   "Hosts are sent the code that they lack.")
 @grid_options
 @spec_options
-def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
+def plan(choice: SpecChoice, as_json: bool, now: bool, **sweep_options: Any) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
     from gpu_engine.plan.build import typed
+    from gpu_engine.runs import disk_room
     from gpu_engine.slurm import submit as slurm
 
     if members := members_of(choice, **sweep_options):
+        if now:
+            raise click.UsageError("--now is for one run: those of a sweep wait")
         show(members, choice, as_json=as_json)
         return
-    prepared = prepare(choice.spec, base=choice.base, only_plan=True)
-    planned = prepared.plan.for_people()
+    if now:
+        disk_room.require(paths.runs_folder())
+    prepared = prepare(choice.spec, base=choice.base, only_plan=not now)
+    planned = replace(prepared.plan.for_people(), cwd=paths.here())
     if as_json:
         echo(in_json(planned.to_dict()))
         return
@@ -156,7 +172,7 @@ def plan(choice: SpecChoice, as_json: bool, **sweep_options: Any) -> None:
     for node, line in enumerate(planned.lines):
         echo((f"# node {node}\n" if len(planned.lines) > 1 else "") + line)
     echo()
-    if prepared.on_slurm:
+    if slurm.is_meant(choice.spec):
         echo(slurm.script_of(choice.spec), nl=False)
     for process in planned.processes:
         echo(f"# process of rank {', '.join(map(str, process.ranks))}"
@@ -184,17 +200,16 @@ def resume(run: str, sets: tuple[str, ...], start: str, detach: bool,
     ended. With another mode or number of ranks, the checkpoint is loaded too.
     """
     from gpu_engine.cli import watch
-    from gpu_engine.launching import launcher
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places import verbs
     from gpu_engine.runs import job
 
-    found = find(run)
-    prepared = launcher.resume(found, spelled_out(sets), start=start)
-    slurm = job.read(found.path)
-    if slurm is not None and not as_json:
-        echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
+    found = verbs.find(run)
+    prepared = verbs.resume(found, spelled_out(sets), start=start)
+    submitted = job.read(found.path)
+    if submitted is not None and not as_json:
+        echo(f"run {found.id} submitted: {clean(submitted.sentence())}")
         return
-    if detach or slurm is not None:
+    if detach or submitted is not None:
         _started(found, as_json)
         return
     sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet))

@@ -20,9 +20,8 @@ from gpu_engine.common.errors import SpecError, UserError, meant
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Listed
     from gpu_engine.remote.run.removal import Outcome
+    from gpu_engine.report.listing import Row
     from gpu_engine.runs.folder import Run
-    from gpu_engine.runs.summary import Digest
-    from gpu_engine.sweep.figures import Figures
 
 ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
 _YES = "Remove without asking. Scripts need it."
@@ -72,11 +71,11 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     order = order or ("best" if best else "created")
     rows, more = listing.found_runs(asked, count, now, by=order, reverse=reverse, compared=best,
                                     since=now - long if span else 0.0)
-    if value and rows and all(listing.best(*row)[1] is None for row in rows):
-        there = dict.fromkeys(name for _, figures in rows for name in figures.values)
+    if value and rows and all(row.best is None for row in rows):
+        there = dict.fromkeys(name for row in rows for name in row.figures.values)
         echo(f"none of these runs has recorded {value[0]!r}; {meant(value[0], there)}", err=True)
     if as_json:
-        echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
+        echo(in_json([_to_dict(row) for row in rows]))
         return
     heads, lines = listing.cells(rows, now)
     # Parts of others' runs have no figures to be filtered or sorted by.
@@ -97,10 +96,10 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
 def take_up() -> None:
     """Have all go on whose process here was killed, and be told of what is elsewhere."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.runs import waiting
 
-    lookup.ask_all()
+    verbs.look_at_all()
     folder = paths.queue_folder()
     if waiting.ids(folder) or any(folder.glob("s*.lock")):
         from gpu_engine.queue import serve  # only where runs wait, or rest
@@ -109,17 +108,15 @@ def take_up() -> None:
             serve.ensure()
 
 
-def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
-    from gpu_engine.report import listing
+def _to_dict(row: Row) -> dict[str, object]:
     from gpu_engine.runs import job
 
-    by, value = listing.best(one, figures)
+    one, said = row.one, row.one.digest
     told: Listed = {
-        "path": str(one.run.path), "notes": one.notes, "task": one.task, "mode": one.mode,
-        "seconds": one.state.took(now), "steps": figures.steps,
-        "loss": listing.last_loss(figures),
-        "best": None if value is None else {"name": by.name, "value": value}}
-    return one.state.to_dict() | told | job.to_dict(one.run.path)
+        "path": str(one.run.path), "notes": one.notes, "task": said.task, "mode": said.mode,
+        "seconds": said.seconds, "steps": row.figures.steps, "loss": row.figures.loss,
+        "best": None if row.best is None else {"name": row.by.name, "value": row.best}}
+    return one.run.state().to_dict() | told | job.to_dict(one.run.path)
 
 
 def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bool = False
@@ -141,19 +138,31 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 @click.argument("run", nargs=-1, required=True, shell_complete=tab.runs)
 @click.option("--yes", is_flag=True, help=_YES)
 @click.option("--here", is_flag=True, help="Of runs on other hosts, delete only what is here.")
-def rm(run: tuple[str, ...], yes: bool, here: bool) -> None:
+@click.option("--key", is_flag=True, hidden=True)
+@for_scripts
+def rm(run: tuple[str, ...], yes: bool, here: bool, key: bool, as_json: bool) -> None:
     """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
     goes, and asks."""
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
     from gpu_engine.remote.run.removal import Removal
 
-    found, whole = list({one.path: one for one in map(find, run)}.values()), True
+    if key:
+        from gpu_engine.remote.there.part import started_by
+
+        found = [one for one in map(started_by, run) if one is not None]
+    else:
+        found = list({one.path: one for one in map(find, run)}.values())
     for one in found:  # one that goes on elsewhere is live
         one.require_removable()
     _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
     removal = Removal(only_here=here)
+    told, whole = [], True
     for one in found:
-        whole = _removed(one.id, removal.remove(one)) and whole
+        outcome = removal.remove(one)
+        told.append(fields(outcome, id=one.id))
+        whole &= outcome.here is not None if as_json else _removed(one.id, outcome)
+    if as_json:
+        echo(in_json(told))
     if not whole:
         sys.exit(1)
 
@@ -168,7 +177,7 @@ def _removed(run: str, outcome: Outcome) -> bool:
         echo(f"{run} stays here, so that the rest of it can be removed later; --here "
              "removes it here all the same", err=True)
         return False
-    echo(f"{run} removed, {units.size(outcome.here)} freed")
+    echo(f"{run} removed, {units.size(outcome.here.freed)} freed")
     return True
 
 
@@ -179,11 +188,11 @@ def _removed(run: str, outcome: Outcome) -> bool:
 def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
 
-    lookup.ask_all()
+    verbs.look_at_all()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")

@@ -4,9 +4,11 @@ after `--`; and those of `run` and `plan` that make a sweep of it."""
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,7 @@ from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, in_json, table
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.spec.schema import RunSpec
@@ -73,6 +76,7 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
         choice = choose_spec(preset, assigned, command)
+        # An agent may run only what its person allows; at a shell nothing bounds it.
         return function(choice=replace(choice, spec=_held([choice.spec])[0]), **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
@@ -87,6 +91,9 @@ def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, c
     if count and devices:
         raise click.UsageError("-n takes the freest devices, --devices those that it names: give "
                                "one of them")
+    if "auto" in metrics and len(metrics) > 1:
+        raise click.UsageError("--metric auto records every number that is printed with a name: "
+                               "leave out the other patterns, or auto")
     short = {"parallel.mode": mode, "devices.ids": devices, "run.limit": run_limit,
              "devices.pick": count, "parallel.nodes": nodes}
     options = [text if "=" in text else f"{text}=" for text in sbatch]
@@ -127,8 +134,8 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
     from gpu_engine.spec import presets  # not for a panel's first frame
     from gpu_engine.spec.read import apply_sets, from_dict
 
-    base = presets.load(preset) if preset is not None else None
-    data: dict[str, Any] = copy.deepcopy(base.data) if base else {}
+    base = presets.load(preset) if preset not in (None, "-") else None
+    data: dict[str, Any] = copy.deepcopy(base.data) if base else given() if preset else {}
     if command is not None:
         task = data.setdefault("task", {})
         task.pop("use", None)
@@ -140,12 +147,26 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
     return SpecChoice(from_dict(data), (base.name, base.spec) if base else None)
 
 
+def given() -> dict[str, Any]:
+    """The spec that stands on standard input. Raises UserError."""
+    from gpu_engine.remote.there import wire
+
+    try:
+        return dict(json.loads(wire.content(1 << 20)))
+    except (TypeError, ValueError, RecursionError) as err:
+        raise UserError(f"standard input: no preset as JSON: {clean(str(err))}") from None
+
+
 def _name_of(command: list[str]) -> str:
-    """The name for a run of a command: "train" for `python train.py`."""
+    """The name for a run of a command: "train" for `python train.py` and `torchrun -m p.train`."""
     from pathlib import PurePath
 
-    scripts = [a for a in command if a.endswith((".py", ".sh"))]
-    return PurePath((scripts or command or ["run"])[0]).stem[:80] or "run"
+    from gpu_engine.plan import own_command
+
+    words = own_command.program(command) or command or ["run"]
+    modules = [after.rpartition(".")[2] for word, after in pairwise(words) if word == "-m"]
+    scripts = [PurePath(a).stem for a in command if a.endswith((".py", ".sh"))]
+    return [*scripts, *modules, PurePath(words[0]).stem][0][:80] or "run"
 
 
 def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:

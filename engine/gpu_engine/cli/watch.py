@@ -1,8 +1,7 @@
-"""Following a run until it ends, line by line."""
+"""gpu-engine follow: a run until it ends, line by line, as run does."""
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -10,28 +9,75 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpu_engine.cli import ranks
-from gpu_engine.cli.output import echo
+import click
+
+from gpu_engine.cli import ranks, tab
+from gpu_engine.cli.output import echo, line, lines
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, with_type
 from gpu_engine.events.reader import Tail
-from gpu_engine.events.writer import json_safe, to_dict
+from gpu_engine.events.writer import to_dict
 from gpu_engine.runs.folder import EXIT_CODES, Run, State
 from gpu_engine.runs.follow import Follower
 
 if TYPE_CHECKING:
     from gpu_engine.plan.records import LaunchPlan
+    from gpu_engine.remote.reach.files import At
 
 _LINE_EVERY, _LOOK_EVERY = 2.0, 0.25
 """Seconds between two lines of progress, and between two looks at the run."""
 
 
-def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool = False) -> int:
+@click.command()
+@click.argument("run", default="last", shell_complete=tab.runs)
+@click.option("--at", multiple=True, metavar="FILE:BYTE",
+              help="Of this file only what stands from this byte on; or of several.")
+@click.option("--rank", "ranks", type=click.IntRange(0), multiple=True,
+              help="Only the files of this rank; several times for several.")
+@click.option("--node", type=click.IntRange(0), default=0, hidden=True)
+@click.option("--json", "as_json", is_flag=True,
+              help="Print lines of JSON: how the run is, whenever that changes, and what its "
+                   "files gain.")
+def follow(run: str, at: tuple[str, ...], ranks: tuple[int, ...], node: int, as_json: bool) -> None:
+    """Follow RUN (an id, the beginning of one, or "last") to its end, as run does. Ctrl-C ends the
+    following, not the run.
+
+    With --json the files are what its ranks record (ranks/*.jsonl, a line of JSON for each event)
+    and print (*.log), and what the devices did (devices.jsonl). --at goes on behind a line that
+    came: at its offset and the bytes of its text.
+    """
+    from gpu_engine.places.verbs import find
+
+    found = find(run)
+    if as_json:
+        from gpu_engine.remote.there import follow as following
+
+        lines(following.lines(found, map(_at, at), ranks or None, node))
+        sys.exit(EXIT_CODES.get(found.state().state, 1))
+    if at or ranks:
+        raise click.UsageError("--at and --rank go with --json; logs --rank shows one rank's")
+    sys.exit(to_the_end(found, found.require_plan(), leave=True))
+
+
+def _at(text: str) -> At:
+    """FILE:BYTE, or with the check of what is before it. Raises click.UsageError."""
+    from gpu_engine.remote.reach.files import At
+
+    name, *numbers = text.split(":")
+    try:
+        return At(name, *map(int, numbers))
+    except (TypeError, ValueError):
+        raise click.UsageError(f"--at {text}: expected FILE:BYTE, as ranks/00000.log:4096"
+                               ) from None
+
+
+def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool = False,
+               leave: bool = False) -> int:
     """Follow a run that was just started. Returns the exit code for this program.
 
     What the ranks print and the result go to standard output, progress to standard error. quiet: no
-    progress. as_json: nothing but lines of JSON, on standard output.
+    progress. as_json: nothing but lines of JSON, on standard output. leave: Ctrl-C leaves the run.
     """
     follower = Follower(run)
     if as_json:
@@ -45,7 +91,7 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool
         echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}", err=True)
         if plan.chosen is not None:
             echo(plan.chosen, err=True)
-    state = watch(follower, quiet=quiet, each=ranks.of_ranks(run).show)
+    state = watch(follower, quiet=quiet, each=ranks.of_ranks(run).show, leave=leave)
     _report_end(follower)
     return EXIT_CODES.get(state.state, 1)  # live: nobody here can follow it
 
@@ -75,18 +121,18 @@ class _Json:
     @staticmethod
     def print_json(kind: str, fields: dict[str, object]) -> None:
         """Print a line of this kind at once."""
-        echo(json.dumps(json_safe({"kind": kind} | fields), allow_nan=False))
+        echo(line({"kind": kind} | fields))
         sys.stdout.flush()
 
 
-def watch(follower: Follower, *, quiet: bool = False,
+def watch(follower: Follower, *, quiet: bool = False, leave: bool = False,
           each: Callable[[bool], None] = lambda last: None) -> State:
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it. `each` is
-    called at each look, the last time with True. quiet: no progress."""
-    from gpu_engine.launching.reattach import StillOn
+    called at each look, the last time with True. quiet: no progress. leave: Ctrl-C is raised."""
+    from gpu_engine.places.verbs import Followed
     from gpu_engine.plan.own_command import on_stop
 
-    goes_on, pressed, progress = StillOn(follower.run), 0, _Progress(follower)
+    goes_on, pressed, progress = Followed(follower.run), 0, _Progress(follower)
     while True:
         try:
             release()
@@ -104,6 +150,8 @@ def watch(follower: Follower, *, quiet: bool = False,
                 return follower.state
             follower.wait(_LOOK_EVERY)
         except KeyboardInterrupt:
+            if leave:
+                raise
             hold()
             pressed += 1
             try:

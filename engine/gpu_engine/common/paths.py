@@ -20,6 +20,10 @@ _OURS = frozenset({
 """What gpu-panel makes in the home and in the folder of settings."""
 
 
+serving = False
+"""Whether this process answers another machine, whose runs here are in `parts_folder`."""
+
+
 def home() -> Path:
     """$GPU_PANEL_HOME, or gpu-panel's folder among the user's state files if that is not set.
     Raises UserError where nobody knows the user's folder, and, as the folders below, where it is

@@ -197,6 +197,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
         if share:
             able += [s for s in newest if s.problem is None and s not in able]
         able = [s for s in able if (free_memory(s) or 0) >= free]
+    # All of the most frequent model and no other: ranks on unlike cards wait for the slowest.
     if n is None:
         whole = [s for s in able if not s.device.is_slice]
         n = max(Counter(map(_model, whole or able)).values(), default=1)
@@ -209,6 +210,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
 
     def load(sample: Sample) -> tuple[object, ...]:
         cpu, share = sample.device.is_cpu, sample.utilization or 0.0
+        # In steps of 64 MiB, or a driver's few MiB of difference would decide and not the index.
         used = 0 if cpu else (sample.memory_used or 0) >> 26
         return (not states[sample.device.id].free, used, round(share, 1) if cpu else share,
                 order[sample.device.id])
@@ -218,6 +220,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
         most = max(enough, key=lambda model: model[1])
         able = sorted((s for s in able if _model(s) == most), key=load)
     else:
+        # No model has enough: of a mix, the larger memory, as the smallest limits the batch of all.
         able.sort(key=lambda s: -_model(s)[1])
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
 

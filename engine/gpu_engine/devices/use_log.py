@@ -99,9 +99,11 @@ def read(since: float, now: float) -> tuple[list[Use], int]:
         elif line.hold is not None and line.end is not None:
             uses += [replace(use, end=line.end) for use in begun.pop(line.hold, ())]
         elif line.seen is not None and labels:
+            # A set: every open panel writes the same slot.
             seen.add((line.seen, clean(line.user, 80), labels[0]))
     uses += [Use(user, label, slot * SLOT, (slot + 1) * SLOT, kind="seen")
              for slot, user, label in seen]
+    # A hold without an end goes on, or was killed: only its lock says which.
     live = {file.path.name for file, _ in leases.holds(paths.leases_folder())}
     uses += [use for name in live for use in begun.get(name, ())]
     return [replace(use, start=max(use.start, since), end=min(use.end, now))

@@ -34,7 +34,7 @@ def add(observer: Observer) -> None:
 
     @functools.wraps(in_thread)
     def thread_excepthook(about: Any) -> None:
-        if vars(observer.here):  # this is the thread that trained
+        if observer.trains() or vars(observer.elsewhere):  # this thread has trained
             _failed(observer, about.exc_value)
         in_thread(about)
 

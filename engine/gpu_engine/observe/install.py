@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +41,7 @@ from ..worker.rank import memory
 from . import exit_hooks, identity, loggers, parts, wrap
 from .findings import Findings
 from .observer import Observer
+from .wrap import compiling
 
 observer: Observer
 
@@ -77,7 +79,7 @@ def _into_torch() -> None:
     optim = import_module("torch.optim.optimizer")
     before, after = (optim.register_optimizer_step_pre_hook,
                      optim.register_optimizer_step_post_hook)
-    wrap.method(torch.autograd, "backward", observer.backward, observer.backward_ended)
+    torch.autograd.backward = _observed(torch.autograd.backward)
     with contextlib.suppress(Exception):  # TorchScript recognises builtins by identity
         builtins = torch.jit._builtins  # pyright: ignore[reportAttributeAccessIssue]
         builtins._builtin_ops.append((torch.autograd.backward, "aten::backward"))
@@ -88,40 +90,66 @@ def _into_torch() -> None:
         wrap.method(torch.nn.utils, name, _clip_begins, _clip_ended)
     before(_before_step)
     after(_after_step)
-    with contextlib.suppress(Exception):
-        # The function that calls the hooks: torch.compile would leave them out, and it does nothing
-        # else that is worth compiling.
-        caller = torch.optim.Optimizer.profile_hook_step(install)
-        wrap.hide_from_dynamo([caller], [_before_step, _after_step])
+    # Also what calls the hooks: torch.compile would leave them out, and it does nothing else that
+    # is worth compiling.
+    for function in (torch.optim.Optimizer.profile_hook_step(install), _before_step, _after_step):
+        wrap.passed_through(function)
 
 
 # --- steps ----------------------------------------------------------------------------------------
+
+def _observed(function: Any) -> Any:
+    """`torch.autograd.backward`, observed. As `wrap.around` does, but what handles the arguments of
+    any function takes 10 µs of cold code, and this is called in each step."""
+    @functools.wraps(function)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or observer.off:
+            return function(tensors, grad_tensors, *args, **kwargs)
+        began = None
+        try:
+            began = observer.backward(tensors, grad_tensors)
+        except Exception as err:  # noqa: BLE001
+            observer.fault(err)
+        result = function(tensors, grad_tensors, *args, **kwargs)
+        if began is not None:  # where it raises, it is the phase in which the script has failed
+            try:
+                rec, rec.phase, marks = began
+                if marks is not None:
+                    marks.mark(parts.BACK)
+                if observer.gradients.suspected:
+                    observer.gradients.backward_ended()
+            except Exception as err:  # noqa: BLE001
+                observer.fault(err)
+        return result
+
+    return wrap.passed_through(backward)
+
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     """The step's arguments with its closure wrapped, so that its first evaluation gives the step's
     loss; None if there is no closure to wrap."""
     # Return at once while torch.compile traces a step: the code below would break its graph.
-    if wrap.compiling() or observer.off:
+    if compiling() or observer.off:
         return None
-    wrap.quietly(observer.step_begins)
+    try:
+        outermost = observer.step_begins()
+    except Exception as err:  # noqa: BLE001
+        observer.fault(err)
+        return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if not callable(closure) or observer.here.steps != 1:
+    if not outermost or not callable(closure):
         return None
-    closure = _observed_closure(closure)
+    closure = wrap.around(closure, observer.evaluates, observer.evaluated)
     return ((args[0], closure, *args[2:]), kwargs) if len(args) > 1 else \
         (args, {**kwargs, "closure": closure})
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not wrap.compiling() and not observer.off:
-        wrap.quietly(observer.step_ends, optimizer)
-
-
-def _observed_closure(closure: Any) -> Any:
-    return wrap.around(
-        closure, lambda *_, **__: None if observer.here.closed else len(observer.losses),
-        lambda losses, result, *_, **__: None if losses is None
-        else observer.evaluated(losses, result))
+    if not compiling() and not observer.off:
+        try:
+            observer.step_ends(optimizer)
+        except Exception as err:  # noqa: BLE001
+            observer.fault(err)
 
 
 # --- GradScaler, and gradients that are clipped ---------------------------------------------------

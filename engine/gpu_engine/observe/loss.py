@@ -15,14 +15,17 @@ from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 
 from ..worker.rank.pinned import Ring
-from ..worker.rank.torch_private import made_at
 
 MOST = 1000
 """The most losses of one step that are kept one by one."""
 _ARITHMETIC = frozenset({"AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0"})
 """Nodes of a graph that make a loss of another."""
 _DEEP = 8
-"""So many of them are looked at."""
+"""So many of them are looked at, or one more."""
+_SURE = 100
+"""After so many steps of one loss each it is not asked any more when one was made, which tells what
+a second loss stands for."""
+_Tensor = torch.Tensor
 
 
 class Coming(NamedTuple):
@@ -73,6 +76,16 @@ def value_of(value: Any) -> Any:
     return value.take() if isinstance(value, PendingLoss) else value
 
 
+def made_at(node: Any) -> int:
+    """When a node of a graph was made, as a number that grows with each that this thread makes: it
+    tells a loss from what that was made of. -1: not known; where torch's name is gone, always, and
+    each loss then counts by itself. A leaf's node counts as the latest."""
+    try:
+        return node._sequence_nr()
+    except AttributeError:
+        return -1
+
+
 class Losses:
     """Adds up the losses between two steps."""
 
@@ -80,8 +93,10 @@ class Losses:
         self.parts: list[Any] = []
         """For each call of backward(): a float if the loss is known, a `Coming` if it is on its
         way, None if it is unknown."""
-        self._made: list[int] = []
-        """For each of them when it was made, see `made_at`."""
+        self._made: list[int | None] = []
+        """For each of them when it was made, see `made_at`; None, or not there: not asked."""
+        self._alone = 0
+        """How many steps in a row have had one loss."""
         self._averaged = 0
         """How many of them are not a pipeline's, or are divided by its microbatches by now."""
         self.weight: float | None = 1.0
@@ -93,37 +108,35 @@ class Losses:
         self._scale: Any = None
         self._ring: Ring | None = None
 
-    def __len__(self) -> int:
-        """How many losses there are since the last `take`."""
-        return len(self.parts)
-
     def add(self, tensors: Any, gradients: Any) -> None:
         """Add the losses of a call `backward(tensors, gradients)` that is about to run."""
-        if type(tensors) is torch.Tensor and gradients is None and self.unscaled \
-                and tensors.is_cpu and tensors.numel() == 1:
-            value = tensors.item()  # the usual case, kept quick
+        if type(tensors) is _Tensor and gradients is None and self.unscaled and tensors.is_cpu:
+            value: Any = tensors.tolist()  # the usual case; `item` is an operation, of much code
             if type(value) is float:
-                node = tensors.grad_fn
-                if self.parts:
-                    self._stands_for(node)
+                if self._alone < _SURE or self.parts:
+                    self._place(tensors.grad_fn)
                 self.parts.append(value)
-                self._made.append(made_at(node))
-                if len(self.parts) > MOST and self._ring is None:  # calls without steps
-                    self.parts[:] = [None if None in self.parts else sum(self.parts)]
-                    self._made[:], self._averaged = [-1], 0
                 return
         if isinstance(tensors, torch.Tensor):
             tensors, gradients = (tensors,), (gradients,)
         elif gradients is None or isinstance(gradients, torch.Tensor):
             gradients = (gradients,) * len(tensors)
         for tensor, gradient in zip(tensors, gradients):
-            part, made = self._part(tensor, gradient), -1
-            if isinstance(tensor, torch.Tensor):
-                made = made_at(tensor.grad_fn)
-                self._stands_for(tensor.grad_fn)
+            part = self._part(tensor, gradient)
+            self._place(getattr(tensor, "grad_fn", None))
             self.parts.append(part)
-            self._made.append(made)
         self._scale = None
+
+    def _place(self, node: Node | None) -> None:
+        """Note when the loss of this node was made, which is added next, and what it stands for."""
+        if len(self.parts) >= MOST and self._ring is None:  # calls without steps
+            self.parts[:] = [None if None in self.parts else sum(self.parts)]
+            self._made[:], self._averaged = [-1], 0
+        if self.parts:
+            if len(self._made) < len(self.parts):
+                self._made.append(None)
+            self._stands_for(node)
+        self._made.append(made_at(node))
 
     def averaged(self, count: int) -> None:
         """Note that a pipeline has divided the gradients of the latest losses by `count`, its
@@ -141,20 +154,20 @@ class Losses:
         """Leave out the losses whose sum is that of the node `loss`: one worked out in chunks calls
         `backward()` on each, and returns their sum by an autograd function, for the one call that
         the script makes. That function was given what existed before the chunks."""
-        nodes, oldest = [loss], math.inf
-        for _ in range(_DEEP):
-            if not nodes:
-                break
-            node = nodes.pop()
+        nodes: list[Any] = [loss]
+        for node in nodes:
             if isinstance(node, FunctionCtx):
-                oldest = min([oldest, *(made_at(of) for of, _ in node.next_functions if of)])
-            elif node is not None and type(node).__name__ in _ARITHMETIC:
+                graph: Any = node
+                oldest = min([made_at(of) for of, _ in graph.next_functions if of],
+                             default=math.inf)
+                for i, made in enumerate(self._made):
+                    if made is None:
+                        self.parts[i] = None
+                    elif made > oldest:
+                        self._weigh(i, 0.0)
+            elif type(node).__name__ in _ARITHMETIC and len(nodes) < _DEEP:
                 # The script divides it by its batches, or adds to it.
                 nodes += [of for of, _ in node.next_functions]
-        if oldest < math.inf:
-            for i, made in enumerate(self._made):
-                if made > oldest:
-                    self._weigh(i, 0.0)
 
     def scaled(self, outputs: Any, inputs: Any, scale: Any) -> None:
         """Note that a GradScaler has multiplied `inputs` by the tensor `scale` to get `outputs`."""
@@ -171,8 +184,10 @@ class Losses:
         """The sum of the losses since the last `take`; None if there were none or one is unknown.
         If it is a PendingLoss, its value must be taken as well, to free the slots."""
         parts, self._averaged = self.parts, 0
-        self._made.clear()
-        if len(parts) == 1 and self.unscaled and type(parts[0]) is float and self.weight == 1.0:
+        self._alone = self._alone + 1 if len(parts) == 1 else 0
+        if self._made:
+            self._made.clear()
+        if self._alone and self.unscaled and self.weight == 1.0 and type(parts[0]) is float:
             return parts.pop()
         self.parts = []
         self._scaled.clear()
@@ -181,7 +196,7 @@ class Losses:
     def take_each(self, marks: list[int]) -> list[float | PendingLoss | None]:
         """As `take`, but several sums: one for each mark, an index into `parts`, of the losses from
         there to the next mark."""
-        parts, self.parts, self._averaged = self.parts, [], 0
+        parts, self.parts, self._averaged, self._alone = self.parts, [], 0, 0
         self._made.clear()
         self._scaled.clear()
         return [self._sum(parts[a:b]) for a, b in zip(marks, [*marks[1:], None])]
@@ -214,7 +229,8 @@ class Losses:
             # A vector holds losses (of examples, of GPUs), and the gradient their weights. A
             # matrix is an activation, as between two stages of a pipeline; it adds nothing where
             # the loss above it was seen, which was made after it.
-            below = 0 <= made_at(tensor.grad_fn) < max(self._made, default=-1)
+            made = max([m for m in self._made if m is not None], default=-1)
+            below = 0 <= made_at(tensor.grad_fn) < made
             if tensor.dim() > 1:
                 return 0.0 if below else None
             if tensor.dim() and below:

@@ -21,35 +21,40 @@ from ..events.paths import events_path
 from ..events.writer import append
 from ..worker.rank import record_writer
 from ..worker.rank.memory import error_event
-from ..worker.rank.step_parts import LastGradient
-from . import identity, parts, wrap
+from ..worker.rank.step_parts import READY, LastGradient
+from . import identity, wrap
 from .findings import Findings
 from .gradients import Gradients
 from .identity import Identity
 from .loss import Losses, PendingLoss
 from .optimizers import Optimizer, Optimizers, Unchanged
+from .parts import BACKWARD, OPTIMIZER, STEP, STEPPED, ScriptParts
 from .recorder import ScriptRecorder
-from .steps import Step
+from .steps import Step, made
 
-RUNNING, BACKWARD, OPTIMIZER = "running", "backward", "optimizer"
-"""The phases of a script's rank."""
+RUNNING = "running"
+"""The phase of a script's rank but for BACKWARD and OPTIMIZER."""
 _PROCESSES = 64  # the most processes that may train as the same rank at the same time
 _BY_HAND = 100
 """So many calls of backward() without a step of any optimizer are steps themselves."""
 _FULL = 1 << 20
 """Bytes below which a disk is full."""
 _FAULTS = 5  # errors of our own after which nothing more is observed
-_pass_now = torch._C._current_graph_task_id
+_pass_now, _thread = torch._C._current_graph_task_id, threading.get_ident
 
 
-class _ThreadState(threading.local):
-    """What the current thread is doing."""
+class _Doing:
+    """What a thread is doing."""
 
     steps = 0
     """How many optimizer steps it is inside of, one within another."""
     closed = False
     """Whether the closure of the current step has been evaluated. Further evaluations give no
     losses."""
+
+
+class _DoingElsewhere(_Doing, threading.local):
+    """The same of each thread but the one that trains: looking there takes longer."""
 
 
 class Observer:
@@ -90,7 +95,7 @@ class Observer:
         """Whether observing has ended for this process."""
         self.stepped = 0
         """Steps of all optimizers."""
-        self.here = _ThreadState()
+        self._doing, self.elsewhere = _Doing(), _DoingElsewhere()
         self.optimizers = Optimizers()
         self.gradients = Gradients(self.optimizers.alive)
         self._unchanged = Unchanged()
@@ -164,10 +169,15 @@ class Observer:
 
     # --- what the script does ------------------------------------------------------------------
 
-    def backward(self, tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any
-                 ) -> ScriptRecorder | None:
-        """Called before `torch.autograd.backward`, with what that is given. Returns the recorder;
-        None if there is none, or the call is inside of a backward pass."""
+    # Most of what this costs is code and data that the script's own work has put out of the
+    # processor's caches: a call of ours takes 1 to 3 µs there, one of torch's up to 10.
+
+    @wrap.hidden
+    def backward(self, tensors: Any, gradients: Any
+                 ) -> tuple[ScriptRecorder, str, ScriptParts | None] | None:
+        """Called before `torch.autograd.backward`, with what that is given. Returns the recorder,
+        the phase that follows, and where that is noted, if this thread's steps are timed. None if
+        there is no recorder, or the call is inside of a backward pass."""
         if _pass_now() != -1:
             return None
         if not self.tried:
@@ -175,100 +185,128 @@ class Observer:
         rec = self.rec
         if rec is None:
             return None
-        inside = self.here.steps
-        if not (inside and self.here.closed):
+        trains = _thread() == rec.parts.thread
+        doing = self._doing if trains else self.elsewhere
+        inside = doing.steps
+        if not (inside and doing.closed):
             # Not at the end of a step, which is inside of a range that torch records itself.
             if rec.tracer.wanted:
                 rec.tracer.stepped(self.steps_so_far())
             if not inside and not self.stepped:
                 self._without_steps(rec)
-            self.gradients.backward_begins(len(self.losses.parts))
-            self.losses.add(tensors, grad_tensors)
+            losses = self.losses
+            self.gradients.passes += 1
+            if losses.parts or not losses.unscaled:
+                self.gradients.backward_begins(len(losses.parts))
+            losses.add(tensors, gradients)
         rec.phase = BACKWARD
-        rec.parts.begin_backward()
-        return rec
+        marks = rec.parts
+        marks.workers = marks.loading  # of the last batch, which this is for
+        if trains:
+            marks.mark(BACKWARD)
+        return rec, OPTIMIZER if inside else RUNNING, marks if trains else None
 
-    def backward_ended(self, rec: ScriptRecorder | None, *_: Any, **__: Any) -> None:
-        """Called after it, with what `backward` has returned. Where it raises, that is the phase in
-        which the script has failed."""
-        if rec is None:
-            return
-        rec.phase = OPTIMIZER if self.here.steps else RUNNING
-        rec.parts.here(parts.BACK)
-        if self.gradients.suspected:
-            self.gradients.backward_ended()
-
-    def step_begins(self) -> None:
-        """Called before an optimizer's `step()`."""
+    @wrap.hidden
+    def step_begins(self) -> bool:
+        """Called before an optimizer's `step()`. Returns whether it is inside of no other."""
         if not self.tried:
             self.become()
-        if self.rec is None:
-            return
-        here = self.here
-        if here.steps and wrap.calls_of_our_caller() <= 1:
-            here.steps = 0  # an exception has ended the previous step
-        here.steps += 1
-        if here.steps == 1:
-            here.closed = False
-            self.rec.phase = OPTIMIZER
-            self.rec.parts.here(parts.OPTIMIZER)
+        rec = self.rec
+        if rec is None:
+            return False
+        trains = _thread() == rec.parts.thread
+        doing = self._doing if trains else self.elsewhere
+        if doing.steps and wrap.calls_of_our_caller() <= 1:
+            doing.steps = 0  # an exception has ended the previous step
+        doing.steps += 1
+        if doing.steps > 1:
+            return False
+        doing.closed = False
+        rec.phase = OPTIMIZER
+        if trains:
+            rec.parts.mark(OPTIMIZER)
+        return True
 
+    @wrap.hidden
     def step_ends(self, optimizer: Any) -> None:
         """Called after `optimizer.step()`."""
-        here, rec = self.here, self.rec
-        if rec is None or not here.steps:
+        rec = self.rec
+        if rec is None:
             return
-        here.steps -= 1
-        if here.steps:
+        trains = _thread() == rec.parts.thread
+        doing = self._doing if trains else self.elsewhere
+        if not doing.steps:
             return
-        left_out, warning = self.gradients.stepped(optimizer, self.stepped, len(self.losses))
-        self.stepped += 1
-        here.closed = False
+        doing.steps -= 1
+        if doing.steps:
+            return
+        doing.closed = False
         rec.phase = RUNNING
-        if warning is not None:
-            rec.write(warning)
+        left_out, losses = 0, self.losses
+        if self.gradients.left_out:
+            left_out, warning = self.gradients.stepped(optimizer, self.stepped, len(losses.parts))
+            if warning is not None:
+                rec.write(warning)
+        else:
+            self.gradients.calls = len(losses.parts)
+        self.stepped += 1
         if left_out:
-            dropped, loss = self.losses.take_each([0, left_out])
+            dropped, loss = losses.take_each([0, left_out])
             rec.drop(dropped)
         else:
-            loss = self.losses.take()
-        if not self.losses.unscaled and _found_inf(optimizer):
+            loss = losses.take()
+        kind, one, begins = STEPPED, None, False
+        if not losses.unscaled and _found_inf(optimizer):
             rec.skipped += 1
             rec.drop(loss)
-            rec.parts.here(parts.STEPPED)
+        else:
+            if not self._unchanged.settled \
+                    and (still := self._unchanged.stepped(optimizer)) is not None:
+                rec.write(still)
+            one, begins = self.optimizers.stepped(optimizer, loss)
+            if one is not None and not one.number:
+                kind = STEP
+        if trains:
+            rec.parts.mark(kind)
+        if one is None:
             return
-        if (still := self._unchanged.stepped(optimizer)) is not None:
-            rec.write(still)
-        stepped = self.optimizers.stepped(optimizer, loss)
-        if stepped is None:
-            rec.parts.here(parts.STEPPED)
-            return
-        mine = stepped.optimizer
-        rec.parts.here(parts.STEPPED if mine.number else parts.STEP)
         if self.last_gradient is None:
             ddp = None if self.findings is None else self.findings.ddp()
             if small := self._small.get(self.loader):
                 rec.write(notices.small_data(*small))
             self.last_gradient = LastGradient(
-                () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(parts.READY))
+                () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(READY))
         lr = optimizer.param_groups[0].get("lr")
-        norm = self._norm_of(optimizer) if self._norm else None
-        rec.stepped(Step(mine.number, mine.name, loss, lr if type(lr) is float else _number(lr),
-                         norm, stepped.begins))
+        rec.queue.append(made(Step, (
+            one.number, one.name, loss, lr if type(lr) is float else _number(lr),
+            self._norm_of(optimizer) if self._norm else None, begins)))
 
-    def evaluated(self, before: int, result: Any) -> None:
-        """Called when the first evaluation of a step's closure has returned `result`. There were
-        `before` losses before it."""
-        if self.here.steps != 1 or self.rec is None:
+    def evaluates(self, *_: Any, **__: Any) -> int | None:
+        """Called before a step's closure is evaluated. Returns how many losses there are; None
+        where it was evaluated before."""
+        return None if self._here().closed else len(self.losses.parts)
+
+    def evaluated(self, before: int | None, result: Any, *_: Any, **__: Any) -> None:
+        """Called after it, with what `evaluates` has returned."""
+        here = self._here()
+        if before is None or here.steps != 1 or self.rec is None:
             return
-        self.here.closed = True
-        if len(self.losses) == before and isinstance(result, (torch.Tensor, float)):
+        here.closed = True
+        if len(self.losses.parts) == before and isinstance(result, (torch.Tensor, float)):
             self.losses.add(torch.as_tensor(result), None)  # the closure called no backward()
+
+    def _here(self) -> _Doing:
+        """What this thread is doing."""
+        return self._doing if self.trains() else self.elsewhere
+
+    def trains(self) -> bool:
+        """Whether this is the thread whose steps are timed."""
+        return self.rec is not None and _thread() == self.rec.parts.thread
 
     def iterated(self, loader: Any) -> None:
         """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
         batch at all, as the script would end well without a step."""
-        self.gradients.iterated(loader, self.stepped, len(self.losses))
+        self.gradients.iterated(loader, self.stepped, len(self.losses.parts))
         if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
             return
         examples, batch = len(loader.sampler), loader.batch_size
@@ -305,7 +343,7 @@ class Observer:
         taken for steps that the script makes by hand, or inside torch.compile."""
         if self._by_hand is not None:
             self._record_by_hand(rec, [self.losses.take()])
-        elif len(self.losses) == _BY_HAND:
+        elif len(self.losses.parts) == _BY_HAND:
             self._by_hand = self.optimizers.by_hand()
             self._record_by_hand(rec, self.losses.take_each(list(range(_BY_HAND))))
             rec.write(schema.Warning("no step of a torch optimizer was seen: each call of "
@@ -316,7 +354,7 @@ class Observer:
         """Record steps that were made by hand, given their losses."""
         if (one := self._by_hand) is not None:
             for loss in losses:
-                rec.stepped(Step(one.number, one.name, loss, None))
+                rec.queue.append(Step(one.number, one.name, loss, None))
 
     def _norm_of(self, optimizer: Any) -> Any:
         grads = [p.grad.detach() for g in optimizer.param_groups for p in g["params"]
@@ -376,7 +414,7 @@ class Observer:
         if rec is None:
             return
         self.failed(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
-        if not self.stepped and len(self.losses):
+        if not self.stepped and self.losses.parts:
             self._record_by_hand(rec, [self.losses.take()])
         self.rec = None
         rec.close()

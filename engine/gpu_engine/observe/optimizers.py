@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -31,45 +31,40 @@ class Optimizer:
         has ever had a loss."""
 
 
-class Stepped(NamedTuple):
-    """A step of an optimizer."""
-
-    optimizer: Optimizer
-    begins: bool
-    """Whether the optimizer has its number since this step, and is the only one that exists."""
-
-
 class Optimizers:
     """The optimizers of one process that step on losses of their own."""
 
     def __init__(self) -> None:
         self._known: list[Optimizer] = []
         self._by_id: dict[int, Optimizer] = {}
-        """By the id of torch's optimizer. Once that is gone, the id may be another object's."""
+        """By the id of torch's optimizer, as long as that exists."""
 
-    def stepped(self, optimizer: Any, loss: Any) -> Stepped | None:
-        """Note that torch's `optimizer` has stepped on `loss` (None: there was none).
+    def stepped(self, optimizer: Any, loss: Any) -> tuple[Optimizer | None, bool]:
+        """Note that torch's `optimizer` has stepped on `loss` (None: there was none). Returns its
+        entry, and whether it has its number since this step and is the only one that exists.
 
-        Returns None if that is not a step of its own: another optimizer has stepped on the same
-        loss (Muon beside Adam), or it is a further part of the same update (DeepSpeed steps once
-        for each group of parameters).
+        The entry is None if that is not a step of its own: another optimizer has stepped on the
+        same loss (Muon beside Adam), or it is a further part of the same update (DeepSpeed steps
+        once for each group of parameters).
         """
-        one, begins = self._by_id.get(id(optimizer)), False
-        if one is None or one.ref() is not optimizer:
+        key = id(optimizer)
+        one, begins = self._by_id.get(key), False
+        if one is None:
             if loss is None and any(o.stepped is not None for o in self._known):
-                return None
+                return None, False
             one = self._free(type(optimizer).__name__)
-            one.ref, one.name = weakref.ref(optimizer), type(optimizer).__name__
-            one.stepped = None
-            self._by_id = {id(o.ref()): o for o in self._known if o.ref() is not None}
+            self._by_id[key] = one
+            one.ref = weakref.ref(optimizer, lambda _: self._by_id.pop(key))
+            one.name, one.stepped = type(optimizer).__name__, None
             begins = len(self._by_id) == 1
-        groups = {id(group) for group in optimizer.param_groups}
+        groups = optimizer.param_groups
+        groups = {id(groups[0])} if len(groups) == 1 else set(map(id, groups))
         if loss is None and one.stepped is not None and not one.stepped & groups:
             one.stepped |= groups
-            return None
+            return None, False
         if loss is not None or one.stepped is not None:
             one.stepped = groups
-        return Stepped(one, begins)
+        return one, begins
 
     def size(self) -> int:
         """How many numbers the parameters of all optimizers have; 0 where one is no plain
@@ -105,7 +100,8 @@ class Unchanged:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._settled = False
+        self.settled = False
+        """Whether there is nothing more to be told."""
         self._rates = False
         """Whether any learning rate was not 0."""
         self._gradients = 0
@@ -114,13 +110,11 @@ class Unchanged:
         """The optimizer's class, and how many parameters it has."""
 
     def stepped(self, optimizer: Any) -> schema.Warning | None:
-        """Note a step of an optimizer, whose gradients are still there. Returns what is to be told,
-        once."""
-        if self._settled:
-            return None
+        """Note a step of an optimizer, whose gradients are still there, unless it is settled.
+        Returns what is to be told, once."""
         groups = [(_rate(group.get("lr")), any(p.grad is not None for p in group["params"]))
                   for group in optimizer.param_groups]
-        self._settled = not type(optimizer).__module__.startswith("torch.optim.") \
+        self.settled = not type(optimizer).__module__.startswith("torch.optim.") \
             or any(rate and there for rate, there in groups)
         self._rates = self._rates or any(rate for rate, _ in groups)
         self._gradients += any(there for _, there in groups)
@@ -134,9 +128,9 @@ class Unchanged:
         return self._judged(_FEWEST)
 
     def _judged(self, fewest: int) -> schema.Warning | None:
-        if self._settled or self._steps < fewest or (self._rates and self._gradients):
+        if self.settled or self._steps < fewest or (self._rates and self._gradients):
             return None
-        self._settled = True
+        self.settled = True
         return notices.unchanged(self._steps, *self._about, no_gradient=self._rates)
 
 

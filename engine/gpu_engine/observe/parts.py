@@ -38,6 +38,7 @@ _ITERATIONS = 1000
 class ScriptParts(StepParts):
     """Sums up the parts of a script's steps."""
 
+    mark = wrap.hidden(StepParts.mark)
     free = (STEP,)  # after a batch, `batch.to(device)` waits, unless it is asked not to
 
     def __init__(self) -> None:
@@ -58,12 +59,6 @@ class ScriptParts(StepParts):
         """`mark`, if this is the thread that trains."""
         if threading.get_ident() == self.thread:
             self.mark(kind)
-
-    def begin_backward(self) -> None:
-        """Note that a backward pass begins, which tells what the last batch was for."""
-        self.workers = self.loading
-        if threading.get_ident() == self.thread:  # `here`, without a call
-            self.mark(BACKWARD)
 
     def _begin_anew(self, kind: str) -> None:
         self._before, self._open = kind, 0.0

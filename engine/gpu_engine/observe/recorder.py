@@ -30,9 +30,11 @@ from . import identity
 from .findings import Findings
 from .loss import Losses, PendingLoss
 from .parts import ScriptParts
-from .steps import Step, StepEvents, Values
+from .steps import StepEvents, Values
 
-_TICK = 0.2
+_TICK = 0.5
+"""Seconds between two looks of the thread, which take half a millisecond each, of the script's
+processor time."""
 _END_PATIENCE = 1.0
 """Seconds to wait for the thread's end while a write hangs."""
 
@@ -136,10 +138,6 @@ class ScriptRecorder(RecordWriter):
         if not written:
             self.queue.append(event)
         return written
-
-    def stepped(self, step: Step) -> None:
-        """Record an optimizer step with all its fields, not just its loss."""
-        self.queue.append(step)
 
     def drop(self, loss: float | PendingLoss | None) -> None:
         """Discard a loss. One that is on its way from a GPU still has to arrive, to free its

@@ -7,6 +7,7 @@ script does not (`leave_out_ours`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ OURS = frozenset(map(str, Path(__file__).parent.glob("*.py")))
 """The paths of this package's files, as they stand in code objects."""
 observer: Any = None
 """Is told of our errors, and says whether anything is observed (`off`). `install` sets it."""
+_frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
 compiling = torch.compiler.is_dynamo_compiling
 """torch's function that torch.compile takes to be true in what it traces."""
 
@@ -38,12 +40,19 @@ def around(function: Any, before: Callable[..., Any] | None = None,
            ) -> Any:
     """`function`, with calls of ours around it: before(*args); after(what `before` returned, the
     result, *args), or failed(the same, the error, *args) if it raises."""
+    before, after, failed = hidden(before), hidden(after), hidden(failed)
+
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
         # While torch.compile traces this, what follows would break its graph.
         if compiling() or observer.off:
             return function(*args, **kwargs)
-        mark = None if before is None else quietly(before, *args, **kwargs)
+        mark = None
+        if before is not None:
+            try:  # as `quietly` does: each call of ours takes microseconds of cold code
+                mark = before(*args, **kwargs)
+            except Exception as err:  # noqa: BLE001
+                observer.fault(err)
         try:
             result = function(*args, **kwargs)
         except BaseException as err:
@@ -51,10 +60,13 @@ def around(function: Any, before: Callable[..., Any] | None = None,
                 quietly(failed, mark, err, *args, **kwargs)
             raise
         if after is not None:
-            quietly(after, mark, result, *args, **kwargs)
+            try:
+                after(mark, result, *args, **kwargs)
+            except Exception as err:  # noqa: BLE001
+                observer.fault(err)
         return result
 
-    return observed
+    return passed_through(observed)
 
 
 def method(owner: Any, name: str, before: Callable[..., Any] | None = None,
@@ -94,22 +106,27 @@ def calls_of_our_caller() -> int:
     return count
 
 
-def hide_from_dynamo(through: list[Any], whole: list[Any]) -> None:
-    """Keep torch.compile from compiling our functions. Those in `through`, as all that `around`
-    makes, call the script's code, which is still compiled; those in `whole` call only our own."""
-    global quietly
-    frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
-    through, whole = [*through, around(len)], [*whole, quietly]
-    if not hasattr(frames, "set_code_exec_strategy"):  # an older torch leaves out single functions
-        quietly = _without_dynamo(quietly, frames.set_eval_frame)
-        for function in (*through, *whole, quietly):
-            frames.skip_code(function.__code__)
-        return
-    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
-    for functions, inside in ((through, default), (whole, skip)):
-        for function in functions:
-            frames.set_code_exec_strategy(function.__code__,
-                                          frames._FrameExecStrategy(skip, inside))
+def hidden(function: Callable[..., Any] | None) -> Any:
+    """`function`, which is ours, so that torch.compile compiles neither it nor what it calls."""
+    if function is None or hasattr(_frames, "set_code_exec_strategy"):
+        return function and _left_out(function, "SKIP")
+    return _without_dynamo(function, _frames.set_eval_frame)  # an older torch
+
+
+def passed_through(function: Any) -> Any:
+    """`function`, left out by torch.compile, but not what it calls: the script's code."""
+    return _left_out(function, "DEFAULT")
+
+
+def _left_out(function: Any, inside: str) -> Any:
+    with contextlib.suppress(Exception):
+        if hasattr(_frames, "set_code_exec_strategy"):
+            action = _frames._FrameAction
+            _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(
+                action.SKIP, getattr(action, inside)))
+        else:
+            _frames.skip_code(function.__code__)
+    return function
 
 
 def _without_dynamo(function: Callable[..., Any],

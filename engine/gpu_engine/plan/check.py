@@ -70,6 +70,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
         problems.append(Problem("amp.dtype", "fp16", "fp16 needs a GPU; on CPU take bf16 or off",
                                 "amp.dtype=bf16"))
     batch = None
+    # With other devices or another mode the arithmetic would be of a run that nobody meant.
     if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
         replicas = replicas_of(spec, layout, len(devices))
         batch = batch_of(spec, replicas)
@@ -84,6 +85,7 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
     parsed: list[Callable[[], object]] = [lambda: parse_best(spec.run.best, "run.best"),
                                            lambda: parse_metrics(spec.run.metrics)]
     if spec.task.command is None:
+        # These have no effect on a command; `without_effect` says so.
         parsed += [lambda: parse_best(spec.train.best), lambda: parse_steps(spec.train.skip_steps)]
     for parse in parsed:
         try:

@@ -26,12 +26,10 @@ from gpu_engine.devices import leases
 from gpu_engine.launching.launcher import Prepared
 from gpu_engine.queue.wait import INTERVAL, NotYet, Over, Waiter
 from gpu_engine.remote.reach import hosts
-from gpu_engine.remote.reach.call import Refused, ask
-from gpu_engine.remote.reach.protocol import Remove, Removed, Started, Stop
+from gpu_engine.remote.reach.call import Refused
 from gpu_engine.remote.reach.watcher import Watcher
-from gpu_engine.remote.run import freest, parts
+from gpu_engine.remote.run import freest, link, parts, removal
 from gpu_engine.remote.run import prepare as preparing
-from gpu_engine.remote.run.link import Link, start_of
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, waiting
 from gpu_engine.runs.folder import Cause, Run
@@ -164,27 +162,27 @@ class HostWaiter(Waiter):
     def _begin_there(self, part: Part, *, alone: bool) -> tuple[Part, str | None]:
         """What is known of the part once its ranks are started; or why they are not."""
         run, news, began = self.run, threading.Event(), time.monotonic()
-        link = Link(run.path, part, run.require_plan().spec.run.log_mb << 20, news, others=True)
+        way = link.Link(run.path, part, run.require_plan().spec.run.log_mb << 20, news, others=True)
         # Before it is: should this process end meanwhile, the next one does not know whether.
         parts.write(run.path, replace(part, asked=True))
-        link.start()
-        while not (link.over or asked_to_end()) and (
-                link.state is None or link.state.state in ("queued", "starting")) \
-                and (alone or not link.part.problem or time.monotonic() - began < ASKED):
+        way.start()
+        while not (way.over or asked_to_end()) and (
+                way.state is None or way.state.state in ("queued", "starting")) \
+                and (alone or not way.part.problem or time.monotonic() - began < ASKED):
             news.wait(0.2)
             news.clear()
-            if link.part.problem:
-                known = link.part.run is not None and not link.part.resume
+            if way.part.problem:
+                known = way.part.run is not None and not way.part.resume
                 self._say(f"{part.host} {'has' if known else 'may have'} begun it, and is asked "
-                          f"until it answers: {link.part.problem}")
-        link.give_up()
-        link.join()
-        cause = link.state.cause if link.state is not None else None
-        why = link.refused or (cause.message if cause is not None and cause.taken else None)
-        begun = link.part.asked or (link.part.run is not None and not link.part.resume)
+                          f"until it answers: {way.part.problem}")
+        way.give_up()
+        way.join()
+        cause = way.state.cause if way.state is not None else None
+        why = way.refused or (cause.message if cause is not None and cause.taken else None)
+        begun = way.part.asked or (way.part.run is not None and not way.part.resume)
         if not alone:
-            why = why or link.part.problem or ("stopped" if asked_to_end() else None)
-        return link.part, why or (None if begun else "stopped")
+            why = why or way.part.problem or ("stopped" if asked_to_end() else None)
+        return way.part, why or (None if begun else "stopped")
 
     def _let_go(self, told: Sequence[Part], why: str) -> leases.Leases | None:
         """Have nothing of the attempt go on anywhere, as it could not begin on all hosts. Returns
@@ -221,13 +219,12 @@ class HostWaiter(Waiter):
             host = parts.host_of(self.run.path, part)
             with contextlib.suppress(Refused):  # it has not begun there
                 if part.run or part.asked:
-                    there = part.run or ask(host, start_of(self.run.path, part, only_ask=True),
-                                            Started).run
-                    ask(host, Stop(there, now=True))
+                    there = part.run or link.begun(host, self.run.path, part, only_ask=True).id
+                    link.stop(host, there, now=True)
             end = time.monotonic() + ENDS
             while not part.resume:
                 try:
-                    ask(host, Remove(part.run, part.key), Removed)
+                    removal.there(host, part)
                     break
                 except Refused:  # it has not ended yet
                     if time.monotonic() > end:

@@ -20,17 +20,9 @@ from gpu_engine.common.values import seconds
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
-from gpu_engine.launching.launcher import (
-    discover_for,
-    is_for_slurm,
-    make_way,
-    planned,
-    prepare_for_slurm,
-    submit_again,
-    submit_to_slurm,
-    supervise,
-)
-from gpu_engine.launching.preflight import lasting
+from gpu_engine.launching.launcher import make_way, planned, supervise
+from gpu_engine.launching.preflight import lasting, torchless
+from gpu_engine.places import slurm, verbs
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
@@ -97,7 +89,7 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     if _names_hosts(spec):
         inventory = Inventory((), "nvml")  # `plan` looks at what each has
     elif inventory is None or chooses_host(spec):
-        inventory = discover_for(spec)
+        inventory = verbs.meant_by(spec).devices(spec)
     return Submission(inventory, keep(spec, here), here)
 
 
@@ -109,8 +101,8 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     the run that it waits for, which may still write the files that it names. `in_sweep`: it is
     compared with the others of its sweep. Raises SpecError with everything that waiting would not
     cure."""
-    if is_for_slurm(spec):
-        return prepare_for_slurm(spec, base, cwd, in_sweep=in_sweep).plan
+    if verbs.meant_by(spec) is slurm:
+        return slurm.prepare(spec, base=base, cwd=cwd, in_sweep=in_sweep).plan
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
@@ -130,7 +122,8 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
             raise SpecError(problems)
         made = planned(checked, taken, base=base, environ={})
     made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
-        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep)))
+        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep),
+        *filter(None, [None if elsewhere else torchless(spec, cwd)])))
     return made if asked.devices.ids else replace(made, ranks=(), processes=())
 
 
@@ -143,7 +136,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     checkpoint that loads, with the code as it is then. `begin`: start its supervisor; if not, call
     `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
     can't be kept or is live."""
-    if is_for_slurm(spec):
+    if verbs.meant_by(spec) is slurm:
         return _submit_to_slurm(spec, when, base, member, again, tags,
                                 prepared.kept if prepared is not None else None)
     if when.after is not None and (
@@ -205,10 +198,10 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
                             "run is none; put both on Slurm, or none")
         options.append(f"dependency=afterok:{first.id}")
     if again is None:
-        return submit_to_slurm(prepare_for_slurm(spec, base, in_sweep=member is not None),
-                               tags=tags, member=member, options=options, kept=kept)
+        return slurm.start(slurm.prepare(spec, base=base, in_sweep=member is not None),
+                           tags=tags, member=member, options=options, kept=kept)
     make_way(again)
-    submit_again(again, spec)
+    slurm.again(again, spec)
     return again
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -32,7 +33,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from gpu_engine.common import procs
+from gpu_engine.common import paths, procs
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import (
@@ -68,6 +69,7 @@ from gpu_engine.runs.state import (
 __all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess", "Run", "Rung",
            "State", "StateName", "all_runs", "each_run", "find", "require_folder"]
 
+_ID = re.compile(r"[0-9a-f]{2,32}")
 _ENDING = 5.0
 """Seconds in which a supervisor is gone once its run has ended."""
 
@@ -389,7 +391,13 @@ def all_parts() -> list[Run]:
 
 def find(name: str) -> Run:
     """Find a run by its id, an unambiguous beginning of it, "last", or its folder's path. Raises
-    UserError if there is no such run, or more than one."""
+    UserError if there is no such run, or more than one. Where another machine asks, by its whole id
+    the part that it has here."""
+    if paths.serving:
+        part = Run(paths.parts_folder() / name)
+        if not _ID.fullmatch(name) or not part.path.is_dir():
+            raise UserError(f"there is no run {name[:40]!r} there any more", "run", name[:40])
+        return part
     if name == "last":
         newest = all_runs()
         if not newest:

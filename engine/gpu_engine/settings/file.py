@@ -76,6 +76,7 @@ def parse(text: str, where: Path) -> Settings:
                 problems.append((f"{name}.{key}", value, str(err)))
         return found
 
+    # These two have names of a person's own in them; all other tables have a schema.
     keys = data.pop("keys", {})
     keys = checked("keys", dict(_flat(keys)) if isinstance(keys, dict) else keys, None)
     tables, commands = data.pop("commands", {}), list[OwnCommand]()
@@ -98,6 +99,7 @@ def parse(text: str, where: Path) -> Settings:
         else:
             problems.append((section, table, "no such table; "
                              + meant(section, [*SECTIONS, "keys", "commands"])))
+    # All at once: who mends one mistake should not meet the next at the next start.
     if problems:
         raise SettingsError("\n".join(
             f"{where}: {clean(name, 80)} = {clean(in_toml(value), 80)}: {why}"

@@ -278,6 +278,7 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
     if isinstance(node, ast.Constant):
         if node.value is None:
             return None
+        # An annotation in quotes of a file that nobody has imported yet: it may be no Python.
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             if isinstance(node.value, str):
                 return _hint(ast.parse(node.value, mode="eval").body, source, depth + 1)
@@ -289,6 +290,7 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
         name = _last(node.value)
         inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if name == "Literal":
+            # One that is computed would be missing in a list that claims to be whole.
             values = tuple(map(_value, inside))
             return Any if None in values else Literal[values]
         args = tuple(_hint(n, source, depth + 1)
@@ -302,6 +304,7 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
         pairs = name in ("dict", "Dict", "Mapping")
         return Any if origin is Any or (pairs and len(args) != 2) else origin[args]
     name = _last(node)
+    # Before the known types: a module may call its own alias "Path".
     if isinstance(node, ast.Name) and name in source.names:
         return _hint(source.names[name], source, depth + 1)
     there = source if name in source.classes else \
@@ -309,6 +312,7 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
     if there is None:
         return _TYPES.get(name, Any)
     found = there.classes[name]
+    # A member whose value is computed counts by its name: only the names are typed.
     members = {line.targets[0].id: _value(line.value) for line in found.body
                if isinstance(line, ast.Assign) and len(line.targets) == 1
                and isinstance(line.targets[0], ast.Name)

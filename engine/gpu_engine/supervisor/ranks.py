@@ -123,6 +123,7 @@ def notices_of(events: Mapping[int, RankState], *, losses: bool, completed: bool
     is a shell's."""
     views = [(rank, seen.run_view) for rank, seen in sorted(events.items())]
     told: dict[str, Notice] = {}
+    # A command may end well although a rank of it did not: only here is that said.
     ended = [seen.view for _, seen in sorted(events.items()) if completed and seen.begun]
     cure = (notices.IN_SHELL,) if shell else ()
     if failed := [(v.error.t, v) for v in ended if v.error is not None]:
@@ -141,6 +142,7 @@ def notices_of(events: Mapping[int, RankState], *, losses: bool, completed: bool
             notices.NONFINITE, notices.nonfinite(step, rank), rank=rank, step=step)
     for _, view in views:
         for code, (rank, warning) in view.told.items():
+            # Of what several ranks warn of, the first rank speaks for all.
             told.setdefault(code, Notice(code, warning.message, warning.cure, rank))
     return tuple(sorted(told.values(), key=lambda one: notices.ORDER.index(one.code)
                         if one.code in notices.ORDER else len(notices.ORDER)))

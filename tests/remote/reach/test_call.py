@@ -10,20 +10,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from msgspec.structs import replace as changed
 
 from gpu_engine.remote.reach import call, protocol, ssh
 from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
 from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.run import link
+from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.run.survey import meet
-from gpu_engine.remote.there import main
+from gpu_engine.remote.there import wire
 from gpu_engine.runs.folder import Run
 from tests.conftest import over, wait_for
 
-NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-agent 0123"; exec "$@"'
+NOISY = 'printf "Welcome to gpu1\\nno newline: "; echo "gpu-panel-wire 0123"; exec "$@"'
 LATE = """"$@" | while IFS= read -r line; do
-case $line in *welcome*) sleep 2;; esac; printf '%s\\n' "$line"; done"""
+case $line in *machine*) sleep 2;; esac; printf '%s\\n' "$line"; done"""
 HERE = Host("local")
+DEAF = """
+import signal, time
+signal.signal(signal.SIGINT, lambda *_: print("asked", flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+LOOK = ("devices", "--json", "--watch", "0.25")
 
 
 def box(script: str = 'exec "$@"', python: str | None = sys.executable) -> Host:
@@ -32,60 +41,65 @@ def box(script: str = 'exec "$@"', python: str | None = sys.executable) -> Host:
 
 
 def fake(body: str) -> Host:
-    """One whose program is a few lines of shell, run when it is asked something."""
+    """One whose program is a few lines of shell; `$w` begins its answers."""
     return box("while [ -z \"$line\" ]; do read -r line; done; "
-               "word=$(echo \"$line\" | sed 's/.*agent \\([0-9a-f]*\\).*/\\1/'); "
-               "echo; echo gpu-panel-agent $word; "
-               f"while read -r line; do case $line in *hello*) break;; esac; done; {body}")
+               "w=$(echo \"$line\" | sed 's/.*wire \\([0-9a-f]*\\).*/\\1/'); "
+               f"echo; echo gpu-panel-wire $w ${{v-{protocol.VERSION} 9.9.9}}; {body}")
 
 
 @pytest.mark.parametrize("host", [HERE, box(), box(NOISY), box(LATE)],
                          ids=["local", "shell", "noisy", "late"])
 def test_a_host_says_what_it_is(host, home):
     met = meet(host, ())
-    assert (met.welcome.protocol, met.welcome.home) == (protocol.VERSION, str(home))
+    assert met.welcome.home == str(home)
     assert met.welcome.python == sys.executable
     assert met.skew == 0.0, "though one that answers late has looked at its clock before"
 
 
 def test_devices_come_again_and_again_until_nobody_wants_them(home):
-    with Call(HERE, protocol.Watch(0.25)) as watching:
-        ids = {d.id for d in watching.expect(protocol.Welcome).inventory.devices}
-        looks = [watching.expect(protocol.Looked) for _ in range(3)]
+    with Call(HERE, *LOOK) as watching:
+        ids = {d.id for d in watching.next(protocol.Welcome).inventory.devices}
+        looks = [watching.next(protocol.Looked) for _ in range(3)]
         assert len({look.snapshot.taken for look in looks}) == 3
         assert all(set(look.freedom) == ids for look in looks)
     assert watching._shell.process.returncode == 0, "it has ended by itself"
 
 
 def test_what_can_not_be_done_is_told(home):
-    for name in ("zz", "../..", "abcdef", "", "a\nb"):
+    for name in ("zz", "../..", "abcdef", "", "a\nb", "last"):
         with pytest.raises(Refused, match="no run"):
-            ask(HERE, protocol.Stop(name))
-    with pytest.raises(Refused, match="there is no folder"):
-        ask(HERE, protocol.Start({"name": "x"}, "key", ("/nowhere",)))
+            link.stop(HERE, name, now=False)
+    with pytest.raises(Refused, match="there is no folder /nowhere there"):
+        ask(HERE, protocol.Started, "run", "-", folders=("/nowhere",), content=b"{}")
+    with pytest.raises(Refused, match="no preset as JSON"):
+        ask(HERE, protocol.Checked, "plan", "-", content=b'{"name": "x", "task"')
+    with pytest.raises(Refused, match="steps = 0: expected") as refused:
+        ask(HERE, protocol.Checked, "plan", "-", content=b'{"train": {"steps": 0}}')
+    assert refused.value.problems[0].value == 0
     with pytest.raises(Refused, match="no name of code"):
         meet(HERE, (), code="../..")
+    with pytest.raises(Refused, match="o such command 'agent'"):
+        ask(HERE, protocol.Started, "agent")
 
 
-def test_one_key_starts_one_run_however_often_it_is_said_at_once(home):
-    asked = protocol.Start({"task": {"command": ["sleep", "600"]}, "devices": {"ids": ["cpu:0"]}},
-                           "key")
+def test_one_key_starts_one_run_however_often_it_is_said_at_once(home, tmp_path):
+    """And told to stop twice, it is told once."""
+    (script := tmp_path / "deaf.py").write_text(DEAF)
+    part = Part(host="local", node=0, ranks=(0,), folders=(), key="key", spec={
+        "task": {"command": [sys.executable, str(script)]}, "devices": {"ids": ["cpu:0"]}})
     with pytest.raises(Refused, match="it has not begun there"):
-        ask(HERE, changed(asked, only_ask=True))
+        link.begun(HERE, tmp_path, part, only_ask=True)
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: ask(HERE, asked, protocol.Started), range(2))
-    assert first == second == ask(HERE, changed(asked, only_ask=True))
-    ask(HERE, protocol.Stop(first.run, now=True))
-    over(Run(Path(first.path)))
-
-
-@pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n", b"\n", b'{"kind": "stop"}\n',
-                                  b"x" * (2 << 20)])
-def test_our_program_says_that_an_odd_request_is_none(line, home):
-    done = subprocess.run([sys.executable, "-P", "-m", "gpu_engine", "agent", "w0rd"], input=line,
-                          capture_output=True)
-    assert done.returncode == 0, done
-    assert b"a request that is none" in done.stdout
+        first, second = pool.map(lambda _: link.begun(HERE, tmp_path, part), range(2))
+    assert first == second == link.begun(HERE, tmp_path, part, only_ask=True)
+    run = Run(Path(first.path))
+    wait_for(lambda: run.log(0).exists() and run.log(0).read_text())
+    for _ in range(2):
+        link.stop(HERE, run.id, now=False)
+        wait_for(lambda: run.log(0).read_text() == "ready\nasked\n")
+    link.stop(HERE, run.id, now=True)
+    over(run)
+    assert run.log(0).read_text() == "ready\nasked\n", "no SIGTERM"
 
 
 @pytest.mark.parametrize(("host", "why"), [
@@ -100,42 +114,49 @@ def test_our_program_says_that_an_odd_request_is_none(line, home):
 ], ids=lambda v: v if isinstance(v, str) else None)
 def test_no_agent_comes(host, why):
     with pytest.raises(Unreachable, match=why):
-        Call(host, protocol.Hello(), seconds=3)
+        Call(host, *LOOK, seconds=3)
 
 
 def test_what_a_login_shell_prints_without_end_ends_with_it(tmp_path):
     pid = tmp_path / "pid"
     with pytest.raises(Unreachable, match="prints without end") as raised:
-        Call(box(f"sh -c 'echo $$ > {pid}; exec yes'"), protocol.Hello(), seconds=30)
+        Call(box(f"sh -c 'echo $$ > {pid}; exec yes'"), *LOOK, seconds=30)
     wait_for(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
     assert raised  # the error, and what it refers to, is still held
 
 
 @pytest.mark.parametrize(("body", "why"), [
-    ("printf '{\"ki'", "box: the connection ended$"),
+    ("printf \"$w{\"", "box: the connection ended$"),
     ("printf '\\377\\001\\000x\\n\\376'", "box: the connection ended$"),
-    ("echo '{\"kind\":\"what\"}'; cat", "none of an agent's: Invalid value 'what'"),
-    ("echo '{\"kind\":\"done\"'; cat", "none of an agent's: Expecting"),
-    ("while :; do echo job done; done", "none of an agent's: 1000 lines"),
-    ("printf '{'; exec tr '\\0' x </dev/zero", "none of an agent's: a line of more than"),
+    ("echo $w{}; cat", "no answer: Object missing required field `path`"),
+    ("echo \"$w{\"; cat", "no answer: Expecting"),
+    ("while :; do echo '{\"path\": \"/x\"}'; done", "no answer: 1000 lines"),
+    ("printf \"$w{\"; exec tr '\\0' x </dev/zero", "no answer: a line of more than"),
 ], ids=["cut", "no text", "unknown", "broken", "endless", "long"])
-def test_an_agent_that_is_none(body, why):
-    with Call(fake(body), protocol.Hello(), seconds=60) as way, \
-            pytest.raises(Unreachable, match=why):
-        way.next()
+def test_an_answer_that_is_none(body, why):
+    with Call(fake(body), *LOOK, seconds=60) as way, pytest.raises(Unreachable, match=why):
+        way.next(protocol.CodeKept)
     assert way._shell.process.poll() is not None
+
+
+@pytest.mark.parametrize(("host", "why"), [
+    (fake("cat").via[2].replace("${v-", "${v-1"), r"gpu-panel there is 9.9.9 \(wire 16\), which"),
+    ("cat >/dev/null & echo \"Error: No such option: --wire\"; exit 2", "is older than this one")])
+def test_another_wire_is_told_with_what_to_type(host, why):
+    with pytest.raises(Unreachable, match=f"{why}.*gpu-engine hosts setup box"):
+        Call(box(host), *LOOK)
 
 
 def test_a_way_that_ignores_the_end_of_its_input_leaves_no_process(tmp_path):
     pid = tmp_path / "pid"
-    ask(fake(f"echo '{{\"kind\":\"done\"}}'; sh -c 'echo $$ > {pid}; exec sleep 1000'; true"),
-        protocol.Hello())
+    ask(fake(f"echo $w'{{\"path\":\"\"}}'; sh -c 'echo $$ > {pid}; exec sleep 1000'; true"),
+        protocol.CodeKept, "x")
     wait_for(lambda: not Path(f"/proc/{int(pid.read_text())}").exists())
 
 
-def test_lines_of_the_login_shell_between_answers_are_passed_over():
-    assert ask(fake("echo '[1]+ Done'; echo; echo '{\"kind\":\"done\"}'; cat"),
-               protocol.Hello()) == protocol.Done()
+def test_lines_of_the_login_shell_between_answers_are_passed_over_and_so_are_newer_keys():
+    assert ask(fake("echo '[1]+ Done'; echo; echo $w'{\"path\":\"/x\",\"new\":[{}]}'; cat"),
+               protocol.CodeKept, "x") == protocol.CodeKept("/x")
 
 
 @pytest.mark.parametrize(("said", "why"), [
@@ -184,9 +205,10 @@ def test_an_interpreter_of_any_name_reaches_the_shell_to_the_letter(python, tmp_
     asked.write_text("#!/bin/sh\necho started \"$@\"\n")
     asked.chmod(0o755)
     host = Host("box", python=str(tmp_path) + "/" + python if "~" not in python else python)
-    out = subprocess.run(["sh", "-s"], input=ssh.script(host, "w0rd"), capture_output=True,
+    out = subprocess.run(["sh", "-s"], input=ssh.script(host, "w0rd", ["stop", "a b'"]),
+                         capture_output=True,
                          env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, cwd=tmp_path)
-    assert out.stdout == b"started -P -m gpu_engine agent w0rd\n", out
+    assert out.stdout == b"started -P -m gpu_engine stop a b'\n", out
     assert not (tmp_path / "x").exists()
 
 
@@ -228,21 +250,20 @@ def test_connections_to_a_host_are_shared_by_sockets_of_the_user_alone(tmp_path,
 
 
 @pytest.mark.parametrize("torch", [True, False])
-def test_a_command_is_found_beside_the_agents_interpreter(torch, monkeypatch):
+def test_a_command_is_found_beside_our_programs_interpreter(torch, monkeypatch):
     """ssh's PATH does not have it; an environment without torch is the last resort."""
-    monkeypatch.setattr(main.importlib.util, "find_spec", lambda name: object() if torch else None)
+    monkeypatch.setattr(wire.importlib.util, "find_spec", lambda name: object() if torch else None)
     own = str(Path(sys.executable).parent)
-    assert main.search_path(f"/usr/bin:{own}:/bin").split(":") \
+    assert wire.search_path(f"/usr/bin:{own}:/bin").split(":") \
         == ([own, "/usr/bin", "/bin"] if torch else ["/usr/bin", "/bin", own])
 
 
 def test_a_port_is_free_again_once_nobody_listens_on_it_for_us(home):
     """The very next request finds it so."""
-    with Call(HERE, protocol.Listen(0)) as listening:
-        port = listening.expect(protocol.Listening).port
-        reach = protocol.Reach(("127.0.0.1",), port)
-        assert ask(HERE, reach, protocol.Reached).tried == {"127.0.0.1": None}
-    assert ask(HERE, reach, protocol.Reached).tried == {"127.0.0.1": "connection refused"}
+    with Call(HERE, "port", "0") as listening:
+        asked = ("port", str(listening.next(protocol.Listening).port), "127.0.0.1")
+        assert ask(HERE, protocol.Reached, *asked).tried == {"127.0.0.1": None}
+    assert ask(HERE, protocol.Reached, *asked).tried == {"127.0.0.1": "connection refused"}
 
 
 def test_where_the_shared_connection_ends_another_is_opened_alone(home, tmp_path, monkeypatch):

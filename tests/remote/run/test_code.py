@@ -20,10 +20,10 @@ from gpu_engine.code import snapshot, store
 from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.code.snapshot import Snapshot, describe, take
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launching.launcher import launch, prepare, resume
+from gpu_engine.places.verbs import launch, prepare, resume
 from gpu_engine.remote.reach.call import Refused, ask
 from gpu_engine.remote.reach.hosts import Host, find
-from gpu_engine.remote.reach.protocol import SendCode
+from gpu_engine.remote.reach.protocol import CodeKept
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.prepare import sent
 from gpu_engine.remote.run.survey import meet
@@ -85,7 +85,7 @@ def bring(host: Host, taken: Snapshot) -> Path:
 
 def send(listed: bytes, contents: bytes, name: str | None = None) -> None:
     """Send what may be no code."""
-    ask(Host("local"), SendCode(name or lists.name_of(listed), len(listed), len(listed + contents)),
+    ask(Host("local"), CodeKept, "receive", name or lists.name_of(listed), str(len(listed)),
         content=listed + contents)
 
 

@@ -13,7 +13,7 @@ from gpu_engine.devices.availability import judge_all
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach.hosts import Host
-from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import freest
 from gpu_engine.remote.run.freest import choose, free_on, on_cpu, with_most_free
@@ -21,7 +21,7 @@ from gpu_engine.runs.waiting import Wants
 from gpu_engine.spec.read import from_dict
 from tests.conftest import gpus, slots
 
-HERE = Welcome(VERSION, "0.1.0", "python", "3.11.2", "h", "u", "/h", "/f", "b", "n", "p", 0.0,
+HERE = Welcome("0.1.0", "python", "3.11.2", "h", "u", "/h", "/f", "b", "n", "p", 0.0,
                interpreter="python", torch=Build("2.9.0", "12.8", None))
 
 

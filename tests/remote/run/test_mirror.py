@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import zlib
 from dataclasses import replace
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_engine.events.paths import DEVICES, devices_paths
 from gpu_engine.remote.reach.call import Unreachable
-from gpu_engine.remote.reach.protocol import BadMessage, Piece
+from gpu_engine.remote.reach.protocol import BadMessage, Piece, typed
 from gpu_engine.remote.run import link, mirror
 from gpu_engine.remote.run.mirror import Mirror
 from gpu_engine.remote.run.parts import Base, Part
@@ -33,20 +34,11 @@ def here(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-class Pieces:
-    """Takes what a sender says, as a wire would."""
-
-    def __init__(self, to: Mirror) -> None:
-        self.to = to
-
-    def send(self, piece: Piece) -> None:
-        self.to.append(piece)
-
-
 def send(sender: _Sender, to: Mirror) -> None:
     sender.find()
-    while sender.send(Pieces(to)):  # pyright: ignore[reportArgumentType]
-        continue
+    while pieces := list(sender.pieces()):
+        for piece in pieces:
+            to.append(typed(json.loads(json.dumps(piece)), Piece))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "cut", "break", "send"]),

@@ -22,7 +22,7 @@ from tests.conftest import gpus, slots
 
 
 def machine(name, inventory=None, **more):
-    said = {"protocol": 1, "version": "0.1.0", "python": f"/{name}/python",
+    said = {"version": "0.1.0", "python": f"/{name}/python",
             "python_version": "3.12.1", "hostname": name, "user": "u", "home": "/h",
             "folder": "/", "boot": name, "network": name, "place": "1:2", "clock": time.time()}
     return Machine(Host(name), protocol.Welcome(**said | more), inventory or gpus(4))

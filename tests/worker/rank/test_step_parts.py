@@ -18,7 +18,7 @@ from gpu_engine.worker.rank.step_parts import READY, STEP, LastGradient, StepPar
 def clock(monkeypatch):
     """Seconds, which the test turns on."""
     now = [100.0]
-    monkeypatch.setattr(step_parts.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(step_parts, "_clock", lambda: now[0])
     monkeypatch.setattr(step_parts.time, "monotonic", lambda: now[0])
     return now
 

@@ -102,6 +102,7 @@ def _process_rows(details: DeviceDetails, width: int) -> list[Row]:
         | ({"SM": units.share(p.utilization), "CPU": units.share(p.cpu),
             "host mem": units.size(p.host_memory)} if width >= _WIDE else {})
         for p in details.processes]
+    # A column of runs is of use only where one of them is on the device.
     widths = {name: max(cells(name), *(cells(text[name]) for text in texts))
               for name in texts[0] if name != "run" or details.ours}
 

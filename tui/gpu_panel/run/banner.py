@@ -108,6 +108,7 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
     notes = [f"{WARNING} {clean(w, 300)}" for w in store.launch_warnings()] \
         if begun is None or now - begun < SHOWN_FOR else []
     waited_for = missing(store)
+    # Before "stands still": until the last has come, all others wait, and that is no trouble.
     if waited_for or not store.ranks:
         whom = name_ranks(waited_for) if waited_for else "the ranks"
         since = units.clock(now - (begun or state.created))
@@ -125,6 +126,7 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         return [f"{mark}{clean(still.text, 500)}", *notes, *lines], \
             "plain" if still.works and not lines else "warning"
     notes = [*lines, *notes, *_slow(store, now)]
+    # The newest alone: `i` lists them, and the banner has few lines.
     notes += [f"{WARNING} {clean(w, 300)}" for w in store.view.warnings()[-1:]]
     return notes, "warning" if notes else "plain"
 

@@ -86,14 +86,17 @@ def figures(store: RunStore, now: float) -> Content:
         parts.append(f"step {done.step:,}{of}")
         if done.trainings > 1:
             parts.append(f"{done.trainings} trainings")
+    # Processes that took the same rank: their figures would pass for one training's.
     more = sum(v.process is not None for v in store.ranks.values())
     if more:
         parts.append(f"{more + 1} processes train as rank "
                      f"{next(v.as_rank for v in store.ranks.values() if v.process is not None)}")
+    # Epochs begin at 0 in events, at 1 for people; after the last step the next one has "begun".
     if some is not None and some.epoch is not None and some.epochs:
         parts.append(f"epoch {min(some.epoch + 1, some.epochs)} of {some.epochs}")
     still = why_still(store, now)
     if still is not None and not still.works:
+        # Of a host that is cut off nobody knows whether it stands still.
         unheard = store.unheard is not None and not store.suspended
         parts.append(("no reports" if unheard else "stalled", "$text-warning"))
     elif still is None and (done.samples_per_s is not None or done.steps_per_s is not None):
@@ -112,6 +115,7 @@ def figures(store: RunStore, now: float) -> Content:
         step, values = store.view.evaluations[-1]
         named = ", ".join(f"{clean(k, 20)} {units.loss(v)}" for k, v in list(values.items())[:3])
         parts.append(f"eval {named}" + (f" at {step:,}" if step is not None else ""))
+    # Those that the chart shows already are left out.
     named = [(k, v) for k, v in (some.metrics if some is not None else {}).items()
              if not k.startswith(("loss[", "grad_norm"))]
     if named:

@@ -190,6 +190,7 @@ class _Table:
         where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
         keys = self._keys.get(view.rank, [])
         bad = view.loss is not None and view.loss - view.loss != 0
+        # The last pace of a rank that stands still is no longer true.
         pace = units.UNKNOWN if still else units.pace_cell(view.samples_per_s, view.steps_per_s)
         rows: list[list[Part]] = []
         for i in range(max(len(where), len(view.gpu_allocated), 1)):
@@ -200,6 +201,7 @@ class _Table:
                       for values in (view.gpu_allocated, view.gpu_reserved, view.gpu_peak)]
             place = where[i] if i < len(where) else units.UNKNOWN
             if i:
+                # Under DataParallel: all but devices and memory is said of the rank, once.
                 rows.append([("", ""), (place, ""), *[("", "")] * 6, *of_device, *memory,
                              ("", ""), ("", "")])
                 continue

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.runs.digest import By, FiguresOf
 from gpu_engine.sweep import table as sweep_table
-from gpu_engine.sweep.figures import By, FiguresOf
 from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import FAILED, RUNNING, STOPPED, One, Point, failures
+from gpu_panel import readonly
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.run.states import glyph, tone
 
@@ -38,10 +39,12 @@ def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
             for one in point.members:
                 table.append(_member(one, len(keys), by))
                 kinds.append((point, one))
+    # Only where something can be unfolded is room taken for the signs.
     folds = any(len(point.members) > 1 for point in points)
     front = 2 if folds else 0
     sizes = _sizes(table, len(keys), width - front)
     head: Line = ((" " * front + _joined(table[0], sizes, len(keys)), "dim"),)
+    # One that lacks members could lead by luck: its mean is of fewer.
     best = next((p for p in points if p.best.mean is not None and not p.partial), None)
     rows = []
     for (point, one), texts in zip(kinds, table[1:], strict=True):
@@ -144,7 +147,7 @@ class SweepStore:
 
     def __init__(self, sweep: str) -> None:
         self.sweep = sweep
-        self._figures = FiguresOf()
+        self._figures = FiguresOf(keep=not readonly.on)
         self.last: Gathered | None = None
 
     def gather(self) -> Gathered:

@@ -1,7 +1,7 @@
 """A command on a host: a process (ssh, or our own program where the host is this machine), what it
 is told and what it prints.
 
-Each request to our program there is a process of its own; ssh shares one connection among them, so
+Each command of gpu-engine there is a process of its own; ssh shares one connection among them, so
 that it costs a round trip. Nobody waits for a host without a limit.
 """
 
@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import select
-import shlex
 import signal
 import subprocess
 import time
@@ -20,11 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.programs import own_program
+from gpu_engine.common.errors import Problem, UserError
+from gpu_engine.common.programs import own_program, version
 from gpu_engine.remote.reach import protocol, ssh
 from gpu_engine.remote.reach.hosts import BadName, Host
 
@@ -40,7 +39,7 @@ _ODD = 1000
 """Lines that are no answers, which are passed over in all."""
 _WORDS = 16 << 10
 """Bytes at the end of what was printed, in which it is looked for why it ended."""
-A = TypeVar("A", bound=protocol.Message)
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -66,6 +65,10 @@ class Refused(HostError):
     """The host has answered that it can't be done."""
 
     title = "A host could not do it"
+
+    def __init__(self, host: str, reason: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(host, reason)
+        self.problems = tuple(problems) or self.problems
 
 
 class _Share(Exception):
@@ -176,28 +179,43 @@ class Shell:
 
 
 class Call:
-    """A request that `host` answers. A context manager. Raises Unreachable. `opening` is told of
-    the way as soon as there is one, for who may want to give it up before our program answers."""
+    """`gpu-engine WORDS` on `host`, in the first of `folders` that exists there, with `content` on
+    its standard input; None: that ends when no more is wanted. A context manager. Raises
+    Unreachable. `opening` is told of the way as soon as there is one, for who may want to give it
+    up before our program answers."""
 
-    def __init__(self, host: Host, request: protocol.Request, content: bytes = b"",
-                 seconds: float = OPEN, opening: Callable[[Shell], object] | None = None) -> None:
+    def __init__(self, host: Host, *words: str, folders: Sequence[str] = (),
+                 content: bytes | None = None, seconds: float = OPEN,
+                 opening: Callable[[Shell], object] = id) -> None:
         self.host = host
-        self._opening = opening
         self._lines: deque[bytes] = deque()
         self._odd: list[bytes] = []
         """Lines that are no answers."""
+        word = secrets.token_hex(8)
+        self._word = word.encode()
+        """Begins each answer."""
+        told = ["--wire", word, *(w for f in folders for w in ("--in", f)), *words]
+        own = own_program("gpu_engine", *told) if host.is_local else None
         began = time.monotonic()
-        self._shell = _either(host, lambda shared: self._greeted(shared, began + seconds))
+        self._shell, said, self._rest = _greeted(
+            host, f"{protocol.MARK} {word}", b"" if own else ssh.script(host, word, told),
+            began + seconds, own, opening)
         self.opened = time.monotonic() - began
         """Seconds until our program there had begun."""
+        self.asked = time.time()
+        """When that was, Unix seconds."""
         try:
-            data = protocol.pack(request)
-            if len(data) > protocol.LONGEST:
-                raise Refused(host.name, f"what it is to be told has {len(data):,} bytes; "
-                                         f"{protocol.LONGEST:,} may be")
-            self.asked = time.time()
-            """When the request was sent, Unix seconds."""
-            self._shell.write(data + content, time.monotonic() + ASK + len(content) / _SLOWEST)
+            number, _, theirs = said.partition(" ")
+            if number == ssh.NOT_THERE:
+                raise Unreachable(host.name, ssh.not_there(host))
+            if number != str(protocol.VERSION):
+                raise Unreachable(host.name, f"gpu-panel there is {clean(theirs, 40)} (wire "
+                                             f"{clean(number, 20)}), which this one, {version()} "
+                                             f"(wire {protocol.VERSION}), can't talk to. "
+                                             f"{ssh.setup(host)}")
+            if content is not None:
+                self._shell.write(content, time.monotonic() + ASK + len(content) / _SLOWEST)
+                self._shell.end_input()
         except TimeoutError:
             self.__exit__()
             raise Cut(host.name, f"it took nothing for {ASK:.0f} s") from None
@@ -205,54 +223,28 @@ class Call:
             self.__exit__()
             raise
 
-    def _greeted(self, shared: bool, end: float) -> Shell:
-        """The process, once the mark of our program has come."""
-        word = secrets.token_hex(8)
-        mark = f"{protocol.MARK} {word}".encode()
-        argv = own_program("gpu_engine", "agent", word) if self.host.is_local \
-            else _argv(self.host, shared)
-        shell, data = Shell(self.host, argv), b""
-        if self._opening is not None:
-            self._opening(shell)
+    def next(self, kind: type[A], seconds: float | None = ASK) -> A:
+        """`read`, which is to be of `kind`."""
         try:
-            if not self.host.is_local:
-                shell.write(ssh.script(self.host, word), end)
-            while got := shell.read(end):
-                data += got
-                _, found, behind = data.partition(mark)
-                more, whole, self._rest = behind.partition(b"\n")
-                if found and whole:
-                    if more.endswith(ssh.NOT_THERE.encode()):
-                        raise Unreachable(self.host.name, ssh.not_there(self.host))
-                    return shell
-                if len(data) > _NOISE:
-                    raise Unreachable(self.host.name, "its login shell prints without end, and no "
-                                                      "agent begins")
-            raise Unreachable(self.host.name, shell.why(data, greeted=False))
-        except TimeoutError:
-            with shell:
-                raise Unreachable(self.host.name, shell.why(data, greeted=False)) from None
-        except BaseException:
-            shell.__exit__()
-            raise
+            return protocol.typed(self.read(seconds), kind)
+        except protocol.BadMessage as err:
+            raise Cut(self.host.name, f"what came from there is no answer: {err}") from None
 
-    def next(self, seconds: float | None = ASK) -> protocol.Answer:
-        """The next answer, within `seconds`; None: however long it takes, as ssh ends by itself
-        where a connection was cut. Raises Cut where none comes, Refused for `Failed`."""
+    def read(self, seconds: float | None = ASK) -> Any:
+        """The next answer, within `seconds`, as JSON that nobody has looked at; None: however long
+        it takes, as ssh ends by itself where a connection was cut. Raises Cut where none comes,
+        Refused where it is why none does, BadMessage."""
         end = time.monotonic() + seconds if seconds else math.inf
         try:
             while True:
                 while self._lines:
                     line = self._lines.popleft()
-                    if line[:1] == b"{":
-                        answer = protocol.answer(line)
-                        if isinstance(answer, protocol.Failed):
-                            raise Refused(self.host.name, answer.message)
-                        return answer
+                    if line.startswith(self._word):
+                        return self._unless_refused(protocol.loaded(line[len(self._word):]))
                     if line.strip():  # a job of the login shell printed something
                         self._odd.append(line[-_WORDS:])
                     if len(self._odd) > _ODD:
-                        raise protocol.BadMessage(f"{_ODD} lines that are none of an agent's")
+                        raise protocol.BadMessage(f"{_ODD} lines that are none")
                 *lines, self._rest = self._rest.split(b"\n")
                 self._lines += lines
                 if lines:
@@ -261,28 +253,19 @@ class Call:
                     raise protocol.BadMessage(f"a line of more than {protocol.LONGEST:,} bytes")
                 got = self._shell.read(end)
                 if not got:
-                    half = self._rest.startswith(b"{")  # an answer that was cut
+                    half = self._rest.startswith(self._word)  # an answer that was cut
                     printed = b"\n".join((*self._odd, b"" if half else self._rest))
                     raise Cut(self.host.name, self._shell.why(printed, greeted=True))
                 self._rest += got
-        except protocol.BadMessage as err:
-            raise Cut(self.host.name, f"what came from there is none of an agent's: {err}"
-                      ) from None
         except TimeoutError:
             raise Cut(self.host.name, f"no answer within {seconds or 0:.0f} s") from None
 
-    def expect(self, kind: type[A], seconds: float = ASK) -> A:
-        """`next`, which is to be of `kind`."""
-        answer = self.next(seconds)
-        if not isinstance(answer, kind):
-            raise Refused(self.host.name, "what answers there is no agent of gpu-panel's: it was "
-                                          f"to answer with {kind.__name__}")
-        return answer
-
-    def __iter__(self) -> Iterator[protocol.Answer]:
-        """All that comes, until it raises."""
-        while True:
-            yield self.next(None)
+    def _unless_refused(self, data: Any) -> Any:
+        if not isinstance(data, dict) or "errors" not in data:
+            return data
+        found = [Problem(f.what or "", f.value, f.why, f.remedy)
+                 for f in protocol.typed(data["errors"], list[protocol.Fault])]
+        raise Refused(self.host.name, "; ".join(map(str, found)), found)
 
     def close(self) -> None:
         """No more is wanted: it ends there too. From any thread; takes some seconds at most."""
@@ -295,12 +278,12 @@ class Call:
         self._shell.__exit__()
 
 
-def ask(host: Host, request: protocol.Request, kind: type[A] = protocol.Message,
-        seconds: float = ASK, content: bytes = b"") -> A:
-    """The one answer of `host` to `request`, which is to be of `kind`; `content` follows the
-    request. Raises Unreachable, Refused."""
-    with Call(host, request, content) as call:
-        return call.expect(kind, seconds)
+def ask(host: Host, kind: type[A], *words: str, folders: Sequence[str] = (),
+        content: bytes | None = None, seconds: float = ASK) -> A:
+    """The one answer of `host` to `gpu-engine WORDS --json`, which is of `kind`. Raises
+    Unreachable, Refused."""
+    with Call(host, *words, "--json", folders=folders, content=content) as call:
+        return call.next(kind, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,27 +299,17 @@ class Ran:
 def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20) -> Ran:
     """Have `script` run by `sh` there, for what needs no program of ours: within `seconds`, with at
     most `most` bytes of output. Raises Unreachable."""
-    end = time.monotonic() + seconds
-    return _either(host, lambda shared: _run(host, script, end, most, shared))
-
-
-def _run(host: Host, script: bytes, end: float, most: int, shared: bool) -> Ran:
-    word = secrets.token_hex(8)
-    mark = f"{word}\n".encode()
-    out, code = bytearray(), None
-    with Shell(host, _argv(host, shared)) as shell:
-        with contextlib.suppress(TimeoutError):
-            shell.write(ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {word}\n".encode() + script, end)
-            shell.end_input()
-            while (got := shell.read(end)) and len(out) <= most:
-                out += got
-            if not got:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = shell.process.wait(10)
-        _, begun, behind = bytes(out).partition(mark)
-        if not begun:
-            raise Unreachable(host.name, shell.why(bytes(out), greeted=False))
-    return Ran(behind.decode("utf-8", "replace"), code)
+    end, mark, code = time.monotonic() + seconds, secrets.token_hex(8), None
+    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
+    shell, _, out = _greeted(host, mark, begin + script, end)
+    with shell, contextlib.suppress(TimeoutError):
+        shell.end_input()
+        while (got := shell.read(end)) and len(out) <= most:
+            out += got
+        if not got:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = shell.process.wait(10)
+    return Ran(out.decode("utf-8", "replace"), code)
 
 
 @contextlib.contextmanager
@@ -344,19 +317,20 @@ def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
     """`gpu-engine WORDS` there, entered with what it has printed once `until` is among that; it is
     told that nobody is there any more when we leave. Raises Unreachable, and Refused with what it
     said if it has ended before."""
-    out, end = b"", time.monotonic() + ASK
-    with Shell(host, _argv(host, True)) as shell:
+    end, mark = time.monotonic() + ASK, secrets.token_hex(8)
+    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
+    shell, _, out = _greeted(host, mark, begin + ssh.script(host, mark, words), end)
+    with shell:
         try:
-            script = ssh.ours(host, words) + f"echo {shlex.quote(ssh.not_there(host))}\n".encode()
-            shell.write(ssh.ENTER + b"exec 2>&1\n" + script + b"exit 127\n", end)
             while until.encode() not in out:
+                if ssh.NOT_THERE.encode() in out:
+                    raise Unreachable(host.name, ssh.not_there(host))
                 if not (got := shell.read(end)):
-                    said = out.decode(errors="replace").strip().splitlines()
-                    raise Refused(host.name, clean(said[-1]) if said else shell.why(
-                        out, greeted=False))
+                    said = out.decode(errors="replace").strip().splitlines() or ["it ended"]
+                    raise Refused(host.name, clean(said[-1]).strip())
                 out += got
         except TimeoutError:
-            raise Unreachable(host.name, shell.why(out, greeted=False)) from None
+            raise Unreachable(host.name, shell.why(out, greeted=True)) from None
         yield out.decode(errors="replace")
 
 
@@ -372,14 +346,34 @@ def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
         return list(pool.map(one, items))
 
 
-def _either(host: Host, work: Callable[[bool], T]) -> T:
-    """`work` over the connection that ssh shares, or where that ends just then over another."""
-    try:
-        return work(True)
-    except _Share:
+def _greeted(host: Host, mark: str, script: bytes, end: float, own: list[str] | None = None,
+             opening: Callable[[Shell], object] = id) -> tuple[Shell, str, bytes]:
+    """A shell there that was told `script`, or our `own` program here, once it has printed a line
+    with `mark`: what stood behind that, and what has come since. It is over the connection that
+    ssh shares, or where that ends just then over another. Raises Unreachable."""
+    for shared in (True, False):
         with contextlib.suppress(_Share):
-            return work(False)
-        raise Unreachable(host.name, "the connection broke") from None
+            shell, data = Shell(host, own or _argv(host, shared)), b""
+            opening(shell)
+            try:
+                shell.write(script, end)
+                while got := shell.read(end):
+                    data += got
+                    _, found, behind = data.partition(mark.encode())
+                    said, whole, rest = behind.partition(b"\n")
+                    if found and whole:
+                        return shell, said.decode(errors="replace").strip(), rest
+                    if len(data) > _NOISE:
+                        raise Unreachable(host.name, "its login shell prints without end, and what "
+                                                     "it is told does not begin")
+                raise Unreachable(host.name, shell.why(data, greeted=False))
+            except TimeoutError:
+                with shell:
+                    raise Unreachable(host.name, shell.why(data, greeted=False)) from None
+            except BaseException:
+                shell.__exit__()
+                raise
+    raise Unreachable(host.name, "the connection broke")
 
 
 def _argv(host: Host, shared: bool) -> list[str]:

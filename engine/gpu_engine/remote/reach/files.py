@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 from gpu_engine.events.paths import DEVICES
 
@@ -15,6 +16,16 @@ SUPERVISOR = "supervisor.log"
 _EVENTS = re.compile(r"ranks/([0-9]{5})\.jsonl")
 _LOG = re.compile(r"ranks/([0-9]{5})\.log")
 _NODE = re.compile(r"node([0-9]{1,4})\.log")
+
+
+class At(NamedTuple):
+    """How far a file is known, and the check (CRC-32) of the last bytes of that."""
+
+    name: str
+    offset: int
+    checked: int = 0
+    """How many bytes before `offset` the check is of."""
+    crc: int = 0
 
 
 def of_run(name: str) -> bool:

@@ -31,7 +31,7 @@ def main(sent: Path) -> None:
             line = "import site; site.addsitedir({!r})\n".format(plan["torch"])
             (site / "gpu_panel_torch.pth").write_text(line)
             run([python, "-c", "import torch"])
-        run([python, "-P", "-m", "gpu_engine", "agent", "word"])
+        run([python, "-P", "-m", "gpu_engine", "--wire", "word", "hosts"])
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise

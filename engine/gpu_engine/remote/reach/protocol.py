@@ -1,22 +1,21 @@
-"""What is said between this machine and our program on another (`gpu-engine agent`): one request, a
-line of JSON, `{"kind": "stop", …}`, on its standard input, and the answers to it, a line each, on
-its standard output. Then it ends.
+"""What a command of gpu-engine on another machine prints, as it is read here: JSON, by the types of
+the answers below.
 
-Most requests have one answer. `Watch` and `Follow` have many, until nobody reads them or what is
-followed ends; empty lines say meanwhile that somebody here still does. `Failed` can be the answer
-to any.
+The command is started there with `--wire WORD` (`call.Call`). It says first the number of the wire
+(`MARK`), then each answer on a line behind WORD: what it prints with `--json`, or {"errors": …}.
 
 What a host sends is not trusted: sizes are bounded, types hold, and its texts are made harmless
-for a terminal as they are read (`answer`). What is missing, too large or of another type spoils the
-whole; only a key that is not known is passed over, as a newer version may send more. What is asked
-of a host it could be told by hand.
+for a terminal as they are read (`typed`). What is missing, too large or of another type spoils the
+whole; a key that is not known is passed over, and what is new here has a default, as versions with
+one number understand each other. What is asked of a host it could be told by hand.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -29,191 +28,40 @@ from gpu_engine.interpreters.inspection import Build
 from gpu_engine.runs.state import State
 from gpu_engine.spec.schema import Port
 
-VERSION = 5
+VERSION = 6
 """Raised where an older program there or here would misunderstand."""
 SILENCE = 90.0
-"""Seconds without a word from here after which a `Watch` or `Follow` ends: a connection can be cut
+"""Seconds without a word from here after which what goes on there ends: a connection can be cut
 without anybody there being told."""
 BEAT = 10.0
 """Seconds between two signs of life."""
-MARK = "gpu-panel-agent"
-"""Stands at the beginning of the first line from there, before the word that it was started with:
-whatever a login shell printed before is not ours."""
+MARK = "gpu-panel-wire"
+"""Begins the first line from there, before the word that it was started with, the number of its
+wire and its version: whatever a login shell printed before is not ours."""
 LONGEST = 1 << 20
 """Bytes of one line, at most."""
-PIECE = 256 << 10
-"""Bytes of a file in one message, at most."""
+PIECE = 128 << 10
+"""Bytes of a file in one line, at most: JSON has six for each that is no text."""
 TEXT = 1 << 16
 """Characters of one text, at most."""
 ITEMS = 4096
 """Entries of one list or table, at most."""
 _DEPTH = 14
+A = TypeVar("A")
 
 
 class BadMessage(Exception):
     """What came is not what it should be; says where and what."""
 
 
-class Message(msgspec.Struct, tag_field="kind"):
-    """What one line holds."""
+class Fault(Struct):
+    """Why a command could not do it, as `Problem.to_dict` has it."""
 
+    why: str
+    what: str | None = None
+    value: Any = None
+    remedy: str | None = None
 
-# --- requests ------------------------------------------------------------------------------------
-
-class Hello(Message, tag="hello"):
-    """Who are you? Answered by `Welcome`."""
-
-    folders: tuple[str, ...] = ()
-    """Where a run would start: the first that exists. It decides which interpreter it gets."""
-    slots: bool = False
-    """The slots of its processor, although it has GPUs."""
-    code: str | None = None
-    """The name of the code of which it is to tell. It is kept for a day from now on."""
-
-
-class Watch(Message, tag="watch"):
-    """Answered by `Welcome`, then by a `Looked` every `interval` seconds."""
-
-    interval: float = 1.0
-    folders: tuple[str, ...] = ()
-
-
-class Check(Message, tag="check"):
-    """What a launch of `spec` needs, without starting it. Answered by `Checked`."""
-
-    spec: Mapping[str, object]
-    folders: tuple[str, ...] = ()
-    """The first of these that exists is where it would run; none given: the home."""
-
-
-class Listen(Message, tag="listen"):
-    """Listen on a TCP port for some seconds, so that others can try it. Answered by `Listening`
-    at once."""
-
-    port: int
-    """0: any free one."""
-    seconds: float = 10.0
-
-
-class Reach(Message, tag="reach"):
-    """Try to connect to `port` at each of these addresses. Answered by `Reached`."""
-
-    addresses: tuple[str, ...]
-    port: int
-    seconds: float = 5.0
-    """The kernel sends a first packet that was lost again after 1 and 3 s (RFC 6298)."""
-
-
-class Start(Message, tag="start"):
-    """Start a run of `spec`, in a folder as with `Check`. Answered by `Started`. Said
-    twice with one `key`, as after a connection that broke, it starts one run."""
-
-    spec: Mapping[str, object]
-    key: str
-    folders: tuple[str, ...] = ()
-    trying: bool = False
-    """Its ranks only try their connection."""
-    attempt: int = 1
-    """The number of its first attempt: a host that joins later counts as the others do."""
-    checkpoint: str | None = None
-    """The one to go on from; None: it begins anew."""
-    whole: str = ""
-    """The id of the run that it is part of."""
-    machine: str = ""
-    """The name of the machine that has that run."""
-    only_ask: bool = False
-    """Start nothing: tell of the run that was started with this key."""
-
-
-class Resume(Message, tag="resume"):
-    """Another attempt of an ended run, with `spec`. Answered by `Started`. `attempt` is the one
-    that begins: where it has begun already, nothing is started."""
-
-    run: str
-    spec: Mapping[str, object]
-    attempt: int
-    checkpoint: str | None = None
-    fresh: tuple[int, ...] = ()
-    """Ranks that were on another host: what this one has of them is older, and is set aside."""
-
-
-class At(Struct):
-    """How far a file is known here, and the check (CRC-32) of the last bytes of that."""
-
-    name: str
-    offset: int
-    checked: int = 0
-    """How many bytes before `offset` the check is of."""
-    crc: int = 0
-
-
-class Follow(Message, tag="follow"):
-    """What a run's files gain from there on. Answered by `Piece`s and `Told`s, and by `Done` when
-    the run has ended and all of it was sent."""
-
-    run: str
-    at: tuple[At, ...] = ()
-    ranks: tuple[int, ...] | None = None
-    """Only the files of these; None: of all."""
-    node: int = 0
-
-
-class Stop(Message, tag="stop"):
-    """Ask the run to save and end; `now`: end it at once. Answered by `Done`."""
-
-    run: str
-    now: bool = False
-
-
-class Stacks(Message, tag="stacks"):
-    """Where the run's ranks are. Answered by `Done`: the stacks come with the ranks' logs."""
-
-    run: str
-    ranks: tuple[int, ...]
-
-
-class Trace(Message, tag="trace"):
-    """Have the run's ranks trace their next steps, as `gpu-engine trace`. Answered by `Traced`."""
-
-    run: str
-    steps: int
-    ranks: tuple[int, ...]
-    wait: float
-    """Seconds."""
-
-
-class Choose(Message, tag="choose"):
-    """The checkpoint that `which` means, by the rules of `gpu-engine export`. Answered by `Chosen`.
-    """
-
-    run: str
-    which: str
-    best: str | None = None
-
-
-class Remove(Message, tag="remove"):
-    """Delete a run that has ended, and the code that it was sent unless another run uses it.
-    Answered by `Removed`."""
-
-    run: str | None
-    """None: the one that `Start` with this key has started, if any has."""
-    key: str
-
-
-class SendCode(Message, tag="send code"):
-    """Keep this code: behind the line come the list of its files, which has `listed` bytes, and
-    their contents, `size` bytes in all. Answered by `CodeKept`."""
-
-    name: str
-    listed: int
-    size: int
-
-
-Request = Hello | Watch | Check | Listen | Reach | Start | Resume | Follow | Stop | Stacks \
-    | Trace | Choose | Remove | SendCode
-
-
-# --- answers -------------------------------------------------------------------------------------
 
 class CodeState(Struct):
     path: str
@@ -221,10 +69,9 @@ class CodeState(Struct):
     there: bool
 
 
-class Welcome(Message, tag="welcome"):
-    """What the machine is."""
+class Welcome(Struct):
+    """What the machine is, and its devices."""
 
-    protocol: int
     version: str
     """gpu-panel's."""
     python: str
@@ -262,7 +109,7 @@ class Welcome(Message, tag="welcome"):
     """Where the code is that was asked for."""
 
 
-class Looked(Message, tag="looked"):
+class Looked(Struct):
     """One look at all of them."""
 
     snapshot: Snapshot
@@ -272,42 +119,33 @@ class Looked(Message, tag="looked"):
     """How many runs wait there for devices of this kind."""
 
 
-class Wrong(Struct):
-    """One thing that keeps a spec from running there."""
+class Checked(Struct):
+    """That it can start there."""
 
-    key: str
-    value: str
-    message: str
-
-
-class Checked(Message, tag="checked"):
-    """What is wrong there; nothing: it can start."""
-
-    wrong: tuple[Wrong, ...] = ()
-    warnings: tuple[str, ...] = ()
-    folder: str = ""
+    cwd: str
     """The folder that it would run in."""
+    warnings: tuple[str, ...] = ()
 
 
-class Listening(Message, tag="listening"):
+class Listening(Struct):
     port: Port
 
 
-class Reached(Message, tag="reached"):
+class Reached(Struct):
     tried: Mapping[str, str | None]
     """Address → why it was not reached; None: it was."""
 
 
-class Started(Message, tag="started"):
+class Started(Struct):
     """A run there."""
 
-    run: str
+    id: str
     path: str
-    attempt: Whole = 1
 
 
-class Piece(Message, tag="piece"):
-    """Bytes of a file: those from `offset` on. `start`: the file has begun anew."""
+class Piece(Struct):
+    """Bytes of a file: those from `offset` on. `start`: the file has begun anew. On the wire they
+    are its `text`, where "\\udcff" is the byte 255 that is none."""
 
     name: str
     offset: Whole
@@ -315,109 +153,74 @@ class Piece(Message, tag="piece"):
     start: bool = False
 
 
-class Told(Message, tag="told"):
-    """How the run is, whenever that changes."""
+@dataclass(frozen=True, slots=True)
+class Told(State):
+    """How a run is, whenever that changes."""
 
-    state: State
-    unheard: str | None = None
+    kind: Literal["state", "ended"] = "state"
+    """ended: all that its files have was sent."""
+    silence: str | None = None
     """Why nothing may be recorded of its ranks though they go on: the disk there is full."""
 
 
-class TraceOf(Struct):
+class Stopped(Struct):
+    state: str
+
+
+class Asked(Struct):
     """What one rank has answered."""
 
     rank: Whole
-    path: str | None
-    """The file there."""
     problem: str | None
-
-
-class Traced(Message, tag="traced"):
-    answers: tuple[TraceOf, ...]
-
-
-class Chosen(Message, tag="chosen"):
-    name: str
-
-
-class Removed(Message, tag="removed"):
-    """What was deleted."""
-
     path: str | None = None
-    """The run's folder; None: there was none."""
-    freed: int = 0
-    """Bytes that it had."""
-    code: str | None = None
-    """The folder of its code; None: it stays, or there was none."""
-    kept: str | None = None
-    """Why its code stays, in words."""
+    """The file of a trace, there."""
 
 
-class CodeKept(Message, tag="code kept"):
+class Chosen(Struct):
+    checkpoint: str
+
+
+class CodeKept(Struct):
     path: str
     """The folder that holds it."""
 
 
-class Done(Message, tag="done"):
-    """It was done."""
-
-
-class Failed(Message, tag="failed"):
-    """Why a request could not be done, in words."""
-
-    message: str
-
-
-Answer = Welcome | Looked | Checked | Listening | Reached | Started | Piece | Told | Traced \
-    | Chosen | Removed | CodeKept | Done | Failed
-
-
-# --- lines ---------------------------------------------------------------------------------------
-
-def pack(message: Message) -> bytes:
-    """A message as a line, newline with it."""
-    return json.dumps(msgspec.to_builtins(message), separators=(",", ":")).encode() + b"\n"
-
-
-def _unpack(line: bytes, kinds: Any, text: Callable[[str], str] = str) -> Any:
-    """The message, of the union `kinds`, that a line holds. `text` is applied to every text in it.
-    A figure that is not a number (NaN) is unknown. Raises BadMessage."""
-    if len(line) > LONGEST:
-        raise BadMessage(f"a line of {len(line):,} bytes; {LONGEST:,} may be one")
+def loaded(line: bytes) -> Any:
+    """The JSON of a line, where a figure that is not a number (NaN) is unknown. Raises BadMessage.
+    """
     try:
-        # By way of json, as msgspec's own reader refuses names of files that are not UTF-8.
-        data = json.loads(line, parse_constant=lambda _: None)
-        message = msgspec.to_builtins(msgspec.convert(data, kinds), builtin_types=(bytes,))
-        message = msgspec.convert(_bounded(message, text), kinds)
-        if not within_bounds(message):
-            raise ValueError("a number is out of bounds")
-        return message
-    except (ValueError, RecursionError) as err:  # msgspec's and json's errors are ValueErrors
+        # Not msgspec's own reader, which refuses names of files that are not UTF-8.
+        return json.loads(line, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as err:
         raise BadMessage(clean(str(err), 200)) from None
 
 
-def _bounded(value: Any, text: Callable[[str], str], depth: int = 0) -> Any:
-    """What a message is made of, if all of it is within the bounds. Raises ValueError."""
+def typed(data: Any, kind: type[A]) -> A:
+    """An answer of this kind, its texts harmless. Raises BadMessage."""
+    try:
+        if kind is Piece and isinstance(text := data.get("text"), str):
+            data["data"] = text.encode("utf-8", "surrogateescape")
+        found = msgspec.to_builtins(msgspec.convert(data, kind), builtin_types=(bytes,))
+        answer = msgspec.convert(_bounded(found), kind)
+        if not within_bounds(answer):
+            raise ValueError("a number is out of bounds")
+        return answer
+    except (ValueError, RecursionError) as err:  # msgspec's errors are ValueErrors
+        raise BadMessage(clean(str(err), 200)) from None
+
+
+def _bounded(value: Any, depth: int = 0) -> Any:
+    """What an answer is made of, if all of it is within the bounds. Raises ValueError."""
     if isinstance(value, str) and len(value) <= TEXT:
-        return text(value)
+        return harmless(value)
     if isinstance(value, dict | list | tuple) and len(value) <= ITEMS and depth < _DEPTH:
         if not isinstance(value, dict):
-            return [_bounded(v, text, depth + 1) for v in value]
-        return {_bounded(k, text, depth): _bounded(v, text, depth + 1) for k, v in value.items()}
+            return [_bounded(v, depth + 1) for v in value]
+        return {_bounded(k, depth): _bounded(v, depth + 1) for k, v in value.items()}
     if value is None or isinstance(value, bytes | float) \
             or (isinstance(value, int) and abs(value) < 1 << 63):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
-
-
-def request(line: bytes) -> Request:
-    """The request that a line holds. Raises BadMessage."""
-    return _unpack(line, Request)
-
-
-def answer(line: bytes) -> Answer:
-    """The answer that a line holds, its texts harmless. Raises BadMessage."""
-    return _unpack(line, Answer, harmless)
 
 
 def harmless(text: str) -> str:

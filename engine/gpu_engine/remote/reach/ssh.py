@@ -33,7 +33,7 @@ SETUP = ".local/share/gpu-panel/host"
 ENTER = b"\n" * 8
 """Begins whatever a shell there is told: lines for a ~/.bashrc that asks for some (`read`)."""
 NOT_THERE = "not-there"
-"""Stands behind the mark where the script found no agent to start."""
+"""Stands behind the mark where the script found no program of ours."""
 
 _LONGEST_SOCKET = 107 - 58
 """A socket's path has 107 bytes. Below the folder ssh writes "/", a hash of 40 characters, and
@@ -55,6 +55,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
      "no answer: it is off, or a firewall is between"),
     (r"No route to host|Network is unreachable", "there is no way to it from here"),
     (r"Unknown option: -P", "the interpreter there is older than Python 3.11. {setup}"),
+    (r"No such option: --wire", "gpu-panel there is older than this one. {setup}"),
     (r"No module named .?gpu_engine", "the interpreter there has no gpu-panel. {setup}"),
     (r"No module named", "gpu-panel there is not whole: {said}"),
     (r"not responding|Broken pipe|Connection reset|closed by remote host|Connection closed by",
@@ -91,16 +92,9 @@ def environment() -> dict[str, str]:
     return own_environment() | {"SSH_ASKPASS_REQUIRE": "never"}
 
 
-def script(host: Host, word: str) -> bytes:
-    """What the shell there is told: become the agent, or say that there is none."""
-    none = f"printf '\\n%s\\n' {shlex.quote(f'{MARK} {word} {NOT_THERE}')}\nexit 127\n"
-    return ENTER + ours(host, ("agent", word)) + none.encode()
-
-
-def ours(host: Host, words: Sequence[str]) -> bytes:
-    """Lines for the shell there, with which it becomes `gpu-engine WORDS`, if that is there."""
-    typed = shlex.join(words)
-    start = "-P -m gpu_engine " + typed
+def script(host: Host, word: str, words: Sequence[str]) -> bytes:
+    """What the shell there is told: become `gpu-engine WORDS`, or say that there is none."""
+    start = '-P -m gpu_engine "$@"'
     if host.python:
         python = quoted(host.python)
         lines = [f"if command -v {python} >/dev/null 2>&1; then exec {python} {start}; fi"]
@@ -108,10 +102,12 @@ def ours(host: Host, words: Sequence[str]) -> bytes:
         # A shell that nobody logged in to has a short PATH.
         lines = [f'if [ -x "$HOME/{SETUP}/bin/python" ]; then exec "$HOME/{SETUP}/bin/python" '
                   f"{start}; fi",
-                  f"if command -v gpu-engine >/dev/null 2>&1; then exec gpu-engine {typed}; fi",
+                  'if command -v gpu-engine >/dev/null 2>&1; then exec gpu-engine "$@"; fi',
                   'if [ -x "$HOME/.local/bin/gpu-engine" ]; then exec '
-                  f'"$HOME/.local/bin/gpu-engine" {typed}; fi']
-    return ("\n".join(lines) + "\n").encode()
+                  '"$HOME/.local/bin/gpu-engine" "$@"; fi']
+    lines = [f"set -- {shlex.join(words)}", *lines,
+             f"printf '\\n%s\\n' {shlex.quote(f'{MARK} {word} {NOT_THERE}')}", "exit 127"]
+    return ENTER + ("\n".join(lines) + "\n").encode()
 
 
 def quoted(path: str) -> str:
@@ -185,7 +181,7 @@ def share_ended(printed: str, code: int | None) -> bool:
 
 
 def not_there(host: Host) -> str:
-    """Where the shell there found no agent to start."""
+    """Where the shell there found no program of ours."""
     if host.python:
         return (f"there is no interpreter {host.python} there; name another (python in "
                 "hosts.toml)")

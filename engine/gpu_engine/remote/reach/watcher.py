@@ -14,10 +14,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from gpu_engine.common import paths
-from gpu_engine.common.programs import version
 from gpu_engine.devices.availability import Availability
 from gpu_engine.devices.records import Inventory, Snapshot
-from gpu_engine.remote.reach import protocol, ssh
+from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.call import Call, HostError, Shell
 from gpu_engine.remote.reach.hosts import Host
 
@@ -101,35 +100,28 @@ class _Watch:
         while not self.over.is_set():
             heard = self.seen.heard
             try:
-                reason = self._follow()
+                self._follow()
+                reason = "it was closed"
             except HostError as err:
                 reason = err.reason
             failures = 1 if self.seen.heard != heard else failures + 1
             self._update(state="away", reason=reason)
             self.over.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
-    def _follow(self) -> str:
-        """Take in what our program there sends until nobody wants more. Returns why it is not
-        understood. Raises HostError."""
+    def _follow(self) -> None:
+        """Take in what our program there sends until nobody wants more. Raises HostError."""
         host, self.call = self.seen.host, None
-        with Call(host, protocol.Watch(self._interval, host.folders(paths.here())),
-                  opening=self._opening) as self.call:
-            welcome = self.call.expect(protocol.Welcome)
-            if welcome.protocol != protocol.VERSION:
-                return (f"gpu-panel there is {welcome.version}, which this one ({version()}) "
-                        f"can't talk to. {ssh.setup(host)}")
+        with Call(host, "devices", "--json", "--watch", str(self._interval),
+                  folders=(*host.folders(paths.here()), "~"), opening=self._opening) as self.call:
+            welcome = self.call.next(protocol.Welcome)
             if welcome.inventory != self.seen.inventory:  # what was seen of others is not of these
                 self.seen = HostSeen(host, inventory=welcome.inventory)
             self._update(state="seen", reason=None, heard=time.monotonic(), welcome=welcome)
-            for look in self.call:
-                if self.over.is_set():
-                    break
-                if isinstance(look, protocol.Looked):
-                    self._update(snapshot=look.snapshot, freedom=look.freedom,
-                                 waiting=look.waiting,
-                                 recent=(*self.seen.recent, look.snapshot)[-KEPT:],
-                                 heard=time.monotonic())
-        return "it was closed"
+            while not self.over.is_set():
+                look = self.call.next(protocol.Looked, None)
+                self._update(snapshot=look.snapshot, freedom=look.freedom, waiting=look.waiting,
+                             recent=(*self.seen.recent, look.snapshot)[-KEPT:],
+                             heard=time.monotonic())
 
     def _opening(self, shell: Shell) -> None:
         self.shell = shell

@@ -3,17 +3,18 @@ the connection breaks, however often."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.call import Call, Cut, Refused, Unreachable, ask
+from gpu_engine.remote.reach.call import ASK, Call, Cut, Refused, Unreachable, ask
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.mirror import Mirror
@@ -119,21 +120,23 @@ class Link(threading.Thread):
             self._begin(host, only_ask=stopped)
         part = self.part
         assert part.run is not None
-        with Call(host, protocol.Follow(part.run, self._mirror.at(), part.ranks, part.node)
+        words = [w for at in self._mirror.at() for w in ("--at", ":".join(map(str, at)))]
+        words += [w for rank in part.ranks for w in ("--rank", str(rank))]
+        with Call(host, "follow", part.run, "--json", "--node", str(part.node), *words
                   ) as self._following:
             self._note(problem=None, since=None, heard=time.time())
             if self._asked_to_stop is not None:
                 self._ask_to_stop(host)
-            for answer in self._following:
-                if self._given_up.is_set():
-                    return
-                if isinstance(answer, protocol.Piece):
-                    self._mirror.append(answer)
-                elif isinstance(answer, protocol.Told) and answer.state.attempt >= part.attempt:
-                    self.state, self.unheard = answer.state, answer.unheard
-                    self._note(state=answer.state.state, attempt=answer.state.attempt,
-                               heard=time.time())
-                elif isinstance(answer, protocol.Done):
+            while not self._given_up.is_set():
+                data = self._following.read(None)
+                if isinstance(data, dict) and data.get("kind") == "piece":
+                    self._mirror.append(protocol.typed(data, protocol.Piece))
+                    continue
+                answer = protocol.typed(data, protocol.Told)
+                if answer.attempt >= part.attempt:
+                    self.state, self.unheard = answer, answer.silence
+                    self._note(state=answer.state, attempt=answer.attempt, heard=time.time())
+                if answer.kind == "ended":
                     if self.state is None:
                         self._refuse("the attempt did not begin there")
                     self.over = True
@@ -143,15 +146,12 @@ class Link(threading.Thread):
     def _begin(self, host: Host, *, only_ask: bool) -> None:
         part = self.part
         try:
-            answer = ask(host, start_of(self._run, part, only_ask=only_ask)
-                         if part.run is None or not part.resume else protocol.Resume(
-                             part.run, part.spec, part.attempt, part.checkpoint, part.fresh),
-                         protocol.Started)
+            answer = begun(host, self._run, part, only_ask=only_ask)
         except Cut:
             self._note(asked=True)
             raise
         self._begun = True
-        self._note(run=answer.run, path=answer.path, resume=False)
+        self._note(run=answer.id, path=answer.path, resume=False)
 
     def _ask_to_stop(self, host: Host | None = None) -> None:
         """Where it can't be reached, it is asked when it is again."""
@@ -159,8 +159,8 @@ class Link(threading.Thread):
         if following is None or run is None or self._asked_to_stop is None:
             return
         try:
-            ask(host or parts.host_of(self._run, self.part),
-                protocol.Stop(run, self._asked_to_stop), seconds=ANSWERS)
+            stop(host or parts.host_of(self._run, self.part), run, now=self._asked_to_stop,
+                 seconds=ANSWERS)
             self.told_to_stop = True
         except Refused:
             return
@@ -182,7 +182,16 @@ class Link(threading.Thread):
         self._news.set()
 
 
-def start_of(run: Path, part: Part, *, only_ask: bool = False) -> protocol.Start:
-    """What the host of `part`, of the run in this folder, is told to start, or only asked for."""
-    return protocol.Start(part.spec, part.key, part.folders, part.trying, part.attempt,
-                          part.checkpoint, run.name, socket.gethostname(), only_ask)
+def begun(host: Host, run: Path, part: Part, *, only_ask: bool = False) -> protocol.Started:
+    """The run of `part`, of the run in this folder, that its host has begun by now, or has if it is
+    `only_ask`ed. Raises Unreachable, Refused."""
+    order = asdict(replace(part, spec={})) | {  # which may hold secrets, and others see arguments
+        "of": run.name, "machine": socket.gethostname(), "only_ask": only_ask}
+    return ask(host, protocol.Started, "run", "-", "--detach", "--part", json.dumps(order),
+               folders=part.folders or ("~",), content=json.dumps(part.spec).encode())
+
+
+def stop(host: Host, run: str, *, now: bool, seconds: float = ASK) -> None:
+    """Ask the run there to stop, however often. Raises Unreachable, Refused."""
+    ask(host, protocol.Stopped, "stop", run, "--no-wait", *["--now"] * now,
+        seconds=seconds)

@@ -17,7 +17,8 @@ from gpu_engine.common import units
 from gpu_engine.common.files import open_inside
 from gpu_engine.events.paths import DEVICES, inside
 from gpu_engine.remote.reach import files
-from gpu_engine.remote.reach.protocol import At, BadMessage, Piece
+from gpu_engine.remote.reach.files import At
+from gpu_engine.remote.reach.protocol import BadMessage, Piece
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import disk_room
 

@@ -135,8 +135,8 @@ def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[s
     could not take it."""
     content = b"".join((snapshot.listed, *snapshot.contents)) if lacking else b""
     answers = at_once(lambda host: ask(
-        host, protocol.SendCode(snapshot.name, len(snapshot.listed), len(content)),
-        protocol.CodeKept, _KEEP, content), lacking)
+        host, protocol.CodeKept, "receive", snapshot.name, str(len(snapshot.listed)),
+        content=content, seconds=_KEEP), lacking)
     problems = [Problem("run.sync", one.name, "the code could not be sent: "
                         f"{getattr(answer, 'reason', str(answer))}")
                 for one, answer in zip(lacking, answers, strict=True)

@@ -15,9 +15,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import traces as asking
 from gpu_engine.remote.reach import call, protocol
 from gpu_engine.remote.reach.call import Refused, at_once
-from gpu_engine.remote.run import parts
-from gpu_engine.remote.run.link import start_of
+from gpu_engine.remote.run import link, parts
 from gpu_engine.remote.run.parts import Part
+from gpu_engine.runs import checkpoints
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
 
@@ -31,8 +31,8 @@ def stacks(run: Run, ranks: list[int]) -> dict[int, str]:
 
     def ask(part: Part) -> None:
         assert part.run is not None
-        call.ask(parts.host_of(run.path, part),
-                 protocol.Stacks(part.run, tuple(r for r in part.ranks if r in ranks)))
+        call.ask(parts.host_of(run.path, part), list[protocol.Asked], "stacks", part.run,
+                 "--wait", "0", *_ranks(part, ranks))
 
     answers = at_once(ask, found)
     return {rank: str(answer) for part, answer in zip(found, answers, strict=True)
@@ -50,23 +50,26 @@ def traces(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float
     asked = asking.able(run, steps, ranks)
     there = [p for p in parts.read(run.path) if set(asked) & set(p.ranks)]
 
-    def ask(part: Part) -> protocol.Traced:
+    def ask(part: Part) -> list[protocol.Asked]:
         if part.run is None:
             raise Refused(part.host, "it has not begun there")
-        return call.ask(parts.host_of(run.path, part), protocol.Trace(
-            part.run, steps, tuple(r for r in part.ranks if r in asked), wait),
-            protocol.Traced, wait + call.ASK)
+        return call.ask(parts.host_of(run.path, part), list[protocol.Asked], "trace", part.run,
+                        "--steps", str(steps), "--wait", str(wait), *_ranks(part, asked),
+                        seconds=wait + call.ASK)
 
     out = dict[int, tuple[str | None, str | None]]()
     for part, answer in zip(there, at_once(ask, there), strict=True):
-        known = {one.rank: one for one in answer.answers} \
-            if isinstance(answer, protocol.Traced) else {}
+        known = {one.rank: one for one in answer} if isinstance(answer, list) else {}
         for rank in part.ranks:
             one = known.get(rank)
             if rank in asked:
                 out[rank] = (one.path and f"{part.host}:{one.path}", one.problem) if one else \
                     (None, str(answer) if isinstance(answer, UserError) else "no answer")
     return dict(sorted(out.items()))
+
+
+def _ranks(part: Part, ranks: Collection[int]) -> list[str]:
+    return [word for rank in part.ranks if rank in ranks for word in ("--rank", str(rank))]
 
 
 def to_stop_text(run: Run, hosts: Sequence[str]) -> str:
@@ -85,9 +88,8 @@ def stop_left(run: Run, *, now: bool = False) -> bool:
     def ask(part: Part) -> None:
         host = parts.host_of(run.path, part)
         with contextlib.suppress(Refused):  # it has no such run (any more)
-            name = part.run or call.ask(host, start_of(run.path, part, only_ask=True),
-                                        protocol.Started).run
-            call.ask(host, protocol.Stop(name, now))
+            name = part.run or link.begun(host, run.path, part, only_ask=True).id
+            link.stop(host, name, now=now)
         parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
 
     lock = lock_of(run.path)
@@ -117,15 +119,29 @@ def choose(run: Run, which: str, best: str | None) -> str:
     part = _first(run)
     assert part.run is not None
     host = parts.host_of(run.path, part)
-    name = call.ask(host, protocol.Choose(part.run, which, best), protocol.Chosen).name
+    name = call.ask(host, protocol.Chosen, "export", part.run, "--from", which,
+                    *(["--best", best] if best else [])).checkpoint
     if re.fullmatch(r"step-[0-9]{8}", name) is None:
         raise Refused(host.name, f"{name[:40]!r} is no name of a checkpoint")
     return name
 
 
-def brought(run: Run, which: str, best: str | None) -> str:
-    """`choose`, if that checkpoint has been copied here. Raises UserError, which says what copies
-    it."""
+def meant(run: Run, which: str, best: str | None = None) -> str:
+    """`choose`, wherever the run is. Raises UserError."""
+    best = best or run.require_plan().spec.train.best
+    if parts.spans(run.path):
+        return choose(run, which, best)
+    there = [path.name for path in checkpoints.listed(run.checkpoints)]
+    if not there:
+        raise UserError(f"run {run.id} has no checkpoint yet")
+    return checkpoints.choose(run.checkpoints, which, best) or there[-1]
+
+
+def brought(run: Run, which: str, best: str | None) -> str | None:
+    """The name of the checkpoint that `which` means, which is here; None: the newest that loads.
+    Raises UserError, where it has to be copied with what copies it."""
+    if not parts.spans(run.path):
+        return checkpoints.choose(run.checkpoints, which, best)
     name = choose(run, which, best)
     place = run.checkpoints / name
     if not place.is_dir():

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpu_engine.common import units
+from gpu_engine.code import store
+from gpu_engine.common import paths, units
 from gpu_engine.common.errors import UserError
-from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.reach.call import HostError, Unreachable, ask, at_once
+from gpu_engine.remote.reach.call import HostError, Refused, Unreachable, ask, at_once
+from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import parts
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import trust
@@ -17,11 +18,25 @@ from gpu_engine.runs.folder import Run
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """What was deleted."""
+
+    path: str = ""
+    """The run's folder; "": there was none."""
+    freed: int = 0
+    """Bytes that it had."""
+    code: str | None = None
+    """The folder of the code that it was sent; None: it stays, or there was none."""
+    kept: str | None = None
+    """Why its code stays, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one run."""
 
-    here: int | None
-    """Bytes that were freed here; None: the folder here stays."""
+    here: Gone | None
+    """None: the folder here stays."""
     gone: tuple[str, ...] = ()
     """A sentence for each host on which it was removed."""
     stays: tuple[str, ...] = ()
@@ -69,8 +84,7 @@ class Removal:
         try:
             if name in self._away:
                 raise self._away[name]
-            answer = ask(parts.host_of(run.path, part), protocol.Remove(part.run, part.key),
-                         protocol.Removed)
+            answer = there(parts.host_of(run.path, part), part)
         except UserError as err:
             if isinstance(err, Unreachable):
                 self._away[name] = err
@@ -78,7 +92,7 @@ class Removal:
             return False, f"{name}: {_what(part)} stays there: {why}"
         with suppress(OSError):  # in case that the run stays, as another host has something of it
             parts.forget(run.path, part)
-        if answer.path is None:
+        if not answer.path:
             return True, f"{name}: nothing of it was there"
         text = f"{name}: {answer.path} removed, {units.size(answer.freed)} freed"
         if answer.code is not None:
@@ -86,14 +100,27 @@ class Removal:
         return True, text + (f"; {answer.kept}" if answer.kept is not None else "")
 
 
+def there(host: Host, part: Part) -> Gone:
+    """Have what `host` has of it removed. Raises Unreachable, Refused."""
+    words = (part.run,) if part.run else ("--key", part.key)
+    try:
+        told = ask(host, list[Outcome], "runs", "rm", "--yes", *words)
+    except Refused as err:
+        if err.problems[0].key == "run":  # it is not there any more
+            return Gone()
+        raise
+    return told[0].here or Gone() if told else Gone()
+
+
 def _parts(run: Run) -> list[Part]:
     return [*parts.read(run.path), *parts.former(run.path)]
 
 
-def _here(run: Run) -> int:
-    size = run.size()
+def _here(run: Run) -> Gone:
+    size, folder = run.size(), run.cwd()
     run.remove()
-    return size
+    # Of runs of one's own it is kept for a day, or longer.
+    return Gone(str(run.path), size, *(store.remove_unused(folder) if paths.serving else ()))
 
 
 def _what(part: Part) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
@@ -30,8 +31,9 @@ def meet(host: Host, folders: tuple[str, ...], *, slots: bool = False, code: str
          ) -> Machine:
     """Ask `host` who it is, what devices it has (`slots`: of its processor), and for the code of
     the name `code`. Raises Unreachable, Refused."""
-    with Call(host, protocol.Hello(folders, slots, code)) as call:
-        welcome = call.expect(protocol.Welcome)
+    words = ["--slots"] * slots + (["--code", code] if code else [])
+    with Call(host, "devices", "--json", "--watch", "1", *words, folders=(*folders, "~")) as call:
+        welcome = call.next(protocol.Welcome)
         # It looked at its clock between these two moments, however long that took.
         least, most = welcome.clock - time.time(), welcome.clock - call.asked
         return Machine(host, welcome, welcome.inventory, min(max(least, 0.0), most), call.opened)
@@ -88,7 +90,7 @@ class Checkup:
         there = self.machine
         welcome = there and msgspec.to_builtins(there.welcome)
         if welcome is not None:
-            del welcome["kind"], welcome["code"]
+            del welcome["code"]
         return {"host": asdict(self.host), "opened": there and there.opened,
                 "clock": there and there.skew,
                 "inventory": welcome and welcome.pop("inventory"), "welcome": welcome,
@@ -185,10 +187,10 @@ def meeting_point(met: Sequence[Machine], spec: RunSpec) -> tuple[str, int]:
                                  f"{first.name} has no address but loopback, where nobody else "
                                  "reaches it")])
     try:
-        with Call(first.host, protocol.Listen(spec.parallel.master_port or 0, 30.0)) as listening:
-            port = listening.expect(protocol.Listening, 30).port
-            answers = at_once(lambda one: ask(one.host, protocol.Reach(candidates, port),
-                                              protocol.Reached), others)
+        with Call(first.host, "port", str(spec.parallel.master_port or 0)) as listening:
+            port = listening.next(protocol.Listening, 30).port
+            answers = at_once(lambda one: ask(one.host, protocol.Reached, "port", str(port),
+                                              *candidates), others)
     except Refused as err:
         raise SpecError([Problem("parallel.master_port", spec.parallel.master_port,
                                  f"{first.name}: {err.reason}")]) from None
@@ -212,25 +214,28 @@ def check_parts(met: Sequence[Machine], specs: Sequence[RunSpec],
                 folders: Sequence[tuple[str, ...]]) -> tuple[list[str], list[str]]:
     """What each host says of its part. Returns warnings, and the folder that each would run in.
     Raises HostProblem with everything that is wrong, on every host."""
-    answers = at_once(lambda i: ask(met[i].host, protocol.Check(
-        to_dict(specs[i], defaults=False), folders[i]), protocol.Checked, 120), range(len(met)))
+    answers = at_once(lambda i: ask(
+        met[i].host, protocol.Checked, "plan", "-", "--now", folders=folders[i] or ("~",),
+        content=json.dumps(to_dict(specs[i], defaults=False)).encode(), seconds=120),
+        range(len(met)))
     problems, warnings, places = [], [], []
     for one, answer in zip(met, answers, strict=True):
-        if not isinstance(answer, protocol.Checked):
+        if isinstance(answer, Refused):
+            problems += [_problem(one.name, wrong) for wrong in answer.problems]
+        elif not isinstance(answer, protocol.Checked):
             problems.append(Problem(_KEY, one.name, getattr(answer, "reason", str(answer))))
-            continue
-        places.append(answer.folder)
-        warnings += [f"{one.name}: {w}" for w in answer.warnings]
-        problems += [_problem(one.name, wrong) for wrong in answer.wrong]
+        else:
+            places.append(answer.cwd)
+            warnings += [f"{one.name}: {w}" for w in answer.warnings]
     if problems:
         raise HostProblem(problems)
     return warnings, places
 
 
-def _problem(host: str, wrong: protocol.Wrong) -> Problem:
+def _problem(host: str, wrong: Problem) -> Problem:
     if wrong.key == "devices.ids":
-        return on(host, Problem(wrong.key, wrong.value, wrong.message))
-    return Problem(wrong.key, wrong.value or None, f"{host}: {wrong.message}") if wrong.key \
+        return on(host, wrong)
+    return replace(wrong, message=f"{host}: {wrong.message}") if wrong.key \
         else Problem(_KEY, host, wrong.message)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import FOLDER
+from gpu_engine.places.verbs import Followed
 from gpu_engine.remote.reach import files, protocol
-from gpu_engine.remote.reach.protocol import At, Piece
-from gpu_engine.remote.there.main import Out
+from gpu_engine.remote.reach.files import At
 from gpu_engine.runs import disk_room
-from gpu_engine.runs.folder import Run, State
+from gpu_engine.runs.folder import Run
 
 LOOK = 0.1
 """Seconds between two polls while nothing comes."""
@@ -21,23 +21,28 @@ _ALL_FILES = 10
 """Looks after which it is seen whether there are new files."""
 
 
-def follow(out: Out, run: Run, request: protocol.Follow) -> None:
-    sender = _Sender(run, request.at, request.ranks, request.node)
-    told: State | None = None
-    full, told_full = None, None
+def lines(run: Run, at: Iterable[At] = (), ranks: tuple[int, ...] | None = None, node: int = 0
+          ) -> Iterator[dict[str, object]]:
+    """What of a run is new from there on, until it has ended: how it is, whenever that changes, and
+    the bytes that its files gain, of these ranks and this node alone (`ranks` None: of all)."""
+    sender, goes_on = _Sender(run, at, ranks, node), Followed(run)
+    told = full = told_full = None
     looks = 0
     while True:
+        live = goes_on(run.state())
         state = run.state()  # before the files: what was written before the end is then there
         if looks % _ALL_FILES == 0 or state != told:
             sender.find()
             full = disk_room.silence(run.path)
-        if state.live and (state, full) != (told, told_full):
-            out.send(protocol.Told(state, full))
+        if live and (state, full) != (told, told_full):
+            yield {"kind": "state"} | state.to_dict() | {"silence": full}
             told, told_full = state, full
-        moved = sender.send(out)
-        if not moved and not state.live:
-            out.send(protocol.Told(state))
-            out.send(protocol.Done())
+        moved = False
+        for piece in sender.pieces():
+            moved = True
+            yield piece
+        if not moved and not live:
+            yield {"kind": "ended"} | state.to_dict()
             return
         if not moved:
             time.sleep(LOOK)
@@ -62,9 +67,8 @@ class _Sender:
         self._at = dict(sorted((new | self._at).items(),
                                key=lambda pair: (not files.is_events(pair[0]), pair[0])))
 
-    def send(self, out: Out) -> bool:
-        """A piece of each file that has more; whether there was any."""
-        moved = False
+    def pieces(self) -> Iterator[dict[str, object]]:
+        """One of each file that has more."""
         for name, at in self._at.items():
             try:
                 size = (self._run.path / name).lstat().st_size
@@ -77,9 +81,9 @@ class _Sender:
             except OSError:
                 continue
             if data or start:
-                out.send(Piece(name, at, data, start))
-                self._at[name], moved = at + len(data), True
-        return moved
+                self._at[name] = at + len(data)
+                yield {"kind": "piece", "name": name, "offset": at, "start": start,
+                       "text": data.decode("utf-8", "surrogateescape")}
 
 
 def _same(run: Run, known: At) -> bool:

@@ -9,9 +9,11 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from gpu_engine import __version__
@@ -27,32 +29,31 @@ from gpu_engine.devices.sampler import Sampler
 from gpu_engine.interpreters import choose
 from gpu_engine.launching.preflight import is_loopback
 from gpu_engine.remote.reach import protocol
-from gpu_engine.remote.there.main import Out, first
 from gpu_engine.runs import disk_room
 
 _QUICKEST = 0.25
 _LONGEST = 30.0
+_PATIENCE = 5.0
+"""The kernel sends a first packet that was lost again after 1 and 3 s (RFC 6298)."""
 
 
-def hello(out: Out, request: protocol.Hello) -> None:
-    code = None
-    if request.code is not None:
-        place, there = store.place_of(request.code)
-        if there:
-            store.mark_used(place)
-        code = protocol.CodeState(str(place), there)
-    out.send(_welcome(request.folders, cpu_slots() if request.slots else discover(), code))
+def code_state(name: str) -> protocol.CodeState:
+    """Where the code of this name is, which is kept for a day from now on. Raises UserError."""
+    place, there = store.place_of(name)
+    if there:
+        store.mark_used(place)
+    return protocol.CodeState(str(place), there)
 
 
-def _welcome(folders: tuple[str, ...], inventory: Inventory, code: protocol.CodeState | None
-             ) -> protocol.Welcome:
-    taken = choose.of_ranks(None, first(folders) or Path.home())
+def welcome(inventory: Inventory, code: protocol.CodeState | None) -> protocol.Welcome:
+    """What this machine is, with these devices."""
+    taken = choose.of_ranks(None, Path.cwd())
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
     return protocol.Welcome(
-        protocol=protocol.VERSION, version=__version__, python=sys.executable,
+        version=__version__, python=sys.executable,
         python_version=platform.python_version(), hostname=socket.gethostname(), user=user,
         home=str(paths.home()), folder=os.getcwd(), boot=procs.boot_id(),  # noqa: PTH109
         network=_identity(Path("/proc/self/ns/net")), place=_place(),
@@ -88,11 +89,14 @@ def _identity(path: Path) -> str | None:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def watch(out: Out, request: protocol.Watch) -> None:
-    """The same snapshots as on its own screen."""
-    inventory = discover()
-    out.send(_welcome(request.folders, inventory, None))
-    interval = max(request.interval, _QUICKEST)
+def looks(interval: float, *, slots: bool = False, code: str | None = None
+          ) -> Iterator[dict[str, object]]:
+    """What this machine is, at once, and then its devices again and again, as on its own screen.
+    `slots`: those of its processor, although it has GPUs. Raises UserError."""
+    inventory = cpu_slots() if slots else discover()
+    known = code_state(code) if code is not None else None
+    yield {"kind": "machine"} | msgspec.to_builtins(welcome(inventory, known))
+    interval = max(interval, _QUICKEST)
     with Sampler(inventory, runs_folder=paths.runs_folder(), interval=interval) as sampler:
         before = None
         while True:
@@ -101,7 +105,7 @@ def watch(out: Out, request: protocol.Watch) -> None:
             if newest is not None and newest is not before:
                 before = newest
                 recent, folder = sampler.recent[-availability.READINGS:], paths.leases_folder()
-                out.send(protocol.Looked(
+                yield {"kind": "look"} | msgspec.to_builtins(protocol.Looked(
                     newest, availability.judge_all(recent, leases.holders(folder))
                     if recent else {},
                     sum(file.live and bool(file.said.get("cpu")) == inventory.is_cpu
@@ -110,31 +114,31 @@ def watch(out: Out, request: protocol.Watch) -> None:
 
 # --- the way between machines, before any rank waits on it ----------------------------------------
 
-def listen(out: Out, request: protocol.Listen) -> None:
-    with telling(f"port {request.port} can't be listened on"):
-        sock = listener(request.port)
+def listen(port: int) -> Iterator[dict[str, int]]:
+    """The number of the port, 0: any free one, and half a minute in which others can try it."""
+    with telling(f"port {port} can't be listened on"):
+        sock = listener(port)
     with sock:
-        out.send(protocol.Listening(sock.getsockname()[1]))
+        yield {"port": sock.getsockname()[1]}
         sock.settimeout(0.1)
-        end = time.monotonic() + min(request.seconds, _LONGEST)
+        end = time.monotonic() + _LONGEST
         while time.monotonic() < end:
             with contextlib.suppress(TimeoutError):
                 other, _ = sock.accept()
                 other.close()
 
 
-def reach(out: Out, request: protocol.Reach) -> None:
-    """All addresses at once: one behind a firewall keeps us waiting to the end."""
+def reach(addresses: tuple[str, ...], port: int) -> dict[str, str | None]:
+    """Why the port can't be connected to at each address; None: it can. All at once: one behind a
+    firewall keeps us waiting to the end."""
     def tried(address: str) -> str | None:
         try:
-            socket.create_connection((address, request.port),
-                                     min(request.seconds, _LONGEST)).close()
+            socket.create_connection((address, port), _PATIENCE).close()
         except TimeoutError:
             return "no answer: a firewall may be between"
         except OSError as err:
             return reason(err)
         return None
 
-    addresses = request.addresses[:16]
     with ThreadPoolExecutor(16) as pool:
-        out.send(protocol.Reached(dict(zip(addresses, pool.map(tried, addresses), strict=True))))
+        return dict(zip(addresses, pool.map(tried, addresses), strict=True))

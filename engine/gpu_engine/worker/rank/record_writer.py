@@ -51,11 +51,12 @@ class RecordWriter:
         problem. Raises OSError."""
         self.step_now = 0
         """Steps so far."""
-        self._phase = "init"
+        self.phase = "init"
+        """What the rank is doing now."""
         self._complain = complain
         self._file = _EventsFile(path, complain)
         self._lock = threading.RLock()  # a signal handler may write while a write is under way
-        self._phase_since = (self._phase, time.time())
+        self._phase_since = ("init", time.time())
         self._heartbeat_due = 0.0
         self._last_fault = ""
         self._told: set[str] = set()
@@ -64,15 +65,6 @@ class RecordWriter:
         self._path = path
         self.tracer = Tracer(path)
         """Traces steps on request."""
-
-    @property
-    def phase(self) -> str:
-        """What the rank is doing now."""
-        return self._phase
-
-    @phase.setter
-    def phase(self, phase: str) -> None:
-        self._phase = phase
 
     def write(self, event: schema.Event) -> bool:
         """Write an event at once, after everything that came before it. Returns False, with nothing

@@ -58,14 +58,14 @@ class Recorder(RecordWriter):
     """Records one rank. The loop sets the public attributes as it goes."""
 
     parts: StepParts
+    training = False
+    """Whether the training loop has begun; before that, there is nothing to save."""
 
     def __init__(self, path: Path, *, echo: bool = False) -> None:
         """Append to `path`. `echo`: also print a line of progress now and then. Raises OSError."""
         super().__init__(path, _complain)
         self.parts = StepParts()
         """What the time of the steps is spent on, from when `training` is true."""
-        self.training = False
-        """Whether the training loop has begun; before that, there is nothing to save."""
         self.leave: Callable[[str], None] = lambda outcome: None
         """Ends the process from any thread, whatever the main thread is stuck in."""
         self.total_steps: int | None = None
@@ -92,7 +92,12 @@ class Recorder(RecordWriter):
 
     # --- what the main thread calls ---------------------------------------------------------
 
-    @RecordWriter.phase.setter
+    @property
+    def phase(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the rank is doing now."""
+        return self._phase
+
+    @phase.setter
     def phase(self, phase: str) -> None:
         self._phase = phase
         if self.training:

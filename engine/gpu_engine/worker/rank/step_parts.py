@@ -21,6 +21,7 @@ from typing import Any
 
 from ...events import schema
 
+_clock = time.perf_counter
 _EVERY, _SELDOM, _GROWTH = 1.0, 10.0, 60
 """Seconds between two events: 1 in the first minute, then a sixtieth of the time so far, up to
 10."""
@@ -106,7 +107,7 @@ class StepParts:
         self.last = kind
         if len(self._marks) < _MOST:
             device = self._device
-            self._marks.extend((kind, time.perf_counter(),
+            self._marks.extend((kind, _clock(),
                                 None if device is None else device.record()))
 
     @property
@@ -270,9 +271,9 @@ class _Garbage:
         if info["generation"] < 2:
             return
         if phase == "start":
-            self._began = time.perf_counter()
+            self._began = _clock()
         else:
-            self.seconds += time.perf_counter() - self._began
+            self.seconds += _clock() - self._began
             self.count += 1
 
 

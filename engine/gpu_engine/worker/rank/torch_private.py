@@ -18,14 +18,6 @@ def is_profiled() -> bool:
     return asks is not None and asks()
 
 
-def made_at(node: Any) -> int:
-    """When a node of a graph was made, as a number that grows with each that this thread makes: it
-    tells a loss from what that was made of. -1: not known; where torch's name is gone, always, and
-    each loss then counts by itself. A leaf's node counts as the latest."""
-    number = getattr(node, "_sequence_nr", None)
-    return -1 if number is None else number()
-
-
 def recorded_collectives() -> Iterator[dict[str, Any]]:
     """What torch's flight recorders have, gloo's and NCCL's. There is no public way to ask: torch
     writes a file, as pickle, and only when NCCL has timed out. It costs nothing until it is asked,
