@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
@@ -311,6 +311,28 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20) -> Ra
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = shell.process.wait(10)
     return Ran(out.decode("utf-8", "replace"), code)
+
+
+@contextlib.contextmanager
+def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
+    """`gpu-engine WORDS` there, entered with what it has printed once `until` is among that; it is
+    told that nobody is there any more when we leave. Raises Unreachable, and Refused with what it
+    said if it has ended before."""
+    end, mark = time.monotonic() + ASK, secrets.token_hex(8)
+    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
+    shell, _, out = _greeted(host, mark, begin + ssh.script(host, mark, words), end)
+    with shell:
+        try:
+            while until.encode() not in out:
+                if ssh.NOT_THERE.encode() in out:
+                    raise Unreachable(host.name, ssh.not_there(host))
+                if not (got := shell.read(end)):
+                    said = out.decode(errors="replace").strip().splitlines() or ["it ended"]
+                    raise Refused(host.name, clean(said[-1]).strip())
+                out += got
+        except TimeoutError:
+            raise Unreachable(host.name, shell.why(out, greeted=True)) from None
+        yield out.decode(errors="replace")
 
 
 def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
