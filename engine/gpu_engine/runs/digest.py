@@ -113,7 +113,7 @@ class Figures:
     values: dict[str, Extent] = field(default_factory=dict)
     """How far each value has gone, by its name."""
     samples_per_s: float | None = None
-    """Examples a second of all ranks."""
+    """Examples a second of all ranks; None if they are too many to be read."""
     steps_per_s: float | None = None
     """Of the slowest rank, over its last steps."""
     means: Annotated[tuple[float, ...], Meta(max_length=POINTS)] = ()
@@ -348,13 +348,14 @@ def figures(run: Path, steps: int | None = None, epochs: int | None = None, *,
     """The figures of the run in this folder: up to this step, and as they were at `t`, Unix
     seconds. `steps` or `epochs`: how many were asked for."""
     view, track, exact = track_of(run, t)
-    end, all_ranks = view.progress(), len(view.ranks) < _MOST_RANKS
+    end = view.progress()
+    rate = track.samples_per_s if exact else end.samples_per_s
     each = next((v.steps_per_epoch for v in view.ranks.values() if v.steps_per_epoch), None)
     asked = steps or (each and epochs and each * epochs)
     # The start of a long file is out of date if a resume has asked for more steps.
     return Figures(end.step, asked or end.total_steps, track.extents(step),
-                   track.samples_per_s if exact else end.samples_per_s if all_ranks else None,
-                   end.steps_per_s, _evenly(track.curve(LOSS).items()), exact)
+                   rate if len(ranks_with_files(run)) <= _MOST_RANKS else None, end.steps_per_s,
+                   _evenly(track.curve(LOSS).items()), exact)
 
 
 def track_of(run: Path, t: float = math.inf) -> tuple[RunView, Track, bool]:
