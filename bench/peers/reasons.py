@@ -57,7 +57,8 @@ sample of points that their page asks for.""",
     "points": """\
 A finished run of eight ranks, opened with the panel: `4`, `enter`.""",
     "runs": """\
-A folder of finished runs, listed for the first time: nothing is remembered of them.""",
+A folder of finished runs. `runs --json` lists them for the first time, and nothing is remembered
+of them; the others read what it has kept.""",
     "ranks": """\
 Each rank records 20 steps a second. The panel shows the run on a terminal of 120×36 and is
 watched for 12 s; the key is `?`, until the list of keys is there.""",

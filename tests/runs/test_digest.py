@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_engine.events.track import Extent
 from gpu_engine.runs import digest
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import State
@@ -16,6 +17,7 @@ from gpu_engine.runs.state import State
 from .. import odd_runs
 from ..command_line import called
 from ..event_lines import line
+from ..export.kit import T0, Written
 from .test_any_value import altered, anything, fits
 
 
@@ -126,3 +128,27 @@ def test_whatever_stands_there_is_sound_or_not_believed(data):
     except ValueError:
         return
     assert fits(found.digest, digest.Digest)
+
+
+def test_what_is_read_of_a_run_and_read_again_only_where_something_was_written(monkeypatch):
+    with Written(ranks=2) as it:
+        for rank in (0, 1):
+            it.start(rank)
+            it.steps(rank, 2, [2.0 + rank, 1.0 + rank], t=5.0)
+        found = digest.figures(it.path)
+        assert (found.steps, found.values, found.samples_per_s, found.loss, found.exact) \
+            == (2, {"loss": Extent(1.5, 2.5, 1.5)}, 200.0, 1.5, True)
+        assert (found.means[0], found.means[-1]) == (2.5, 1.5)
+        assert digest.figures(it.path, t=T0 + 4).values == {}
+        assert digest.figures(it.path, step=1).values == {"loss": Extent(2.5, 2.5, 2.5)}
+        assert digest.figures_of(it.run) is digest.figures_of(it.run)
+        it.steps(0, 3, [0.5], t=6.0)
+        # Where there is more than so much, it is parts of the first rank's.
+        monkeypatch.setattr(digest, "_PARTS", 0)
+        for limit, loss, exact in ((0, Extent(1.5, 2.5, 1.5), True),
+                                   (1, Extent(0.5, 2.0, 0.5), False)):
+            monkeypatch.setattr(digest, "_END", it.run.events(0).stat().st_size - limit)
+            found = digest.figures(it.path)
+            assert (found.values["loss"], found.exact) == (loss, exact)
+            assert found.samples_per_s == 200.0
+        assert digest.figures_of(it.run).values == found.values

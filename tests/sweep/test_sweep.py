@@ -11,7 +11,6 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.queue import serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, digest, sweep, waiting
-from gpu_engine.runs.digest import FiguresOf
 from gpu_engine.runs.folder import Run, State, all_runs
 from gpu_engine.sweep import group
 from gpu_engine.sweep.__main__ import AHEAD
@@ -103,12 +102,11 @@ def test_a_submission_that_breaks_off_is_taken_back(monkeypatch):
 def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out():
     made = submitted("train.lr=1,2,3")
     good, bad, waits = made.runs
-    figures = FiguresOf()
-    assert group.read(group.find(made.id), figures.read)[1].steps is None
+    assert group.read(group.find(made.id))[1].steps is None
     ended(good, [1.0])
-    assert group.read(group.find(made.id), figures.read)[0].steps == 1
+    assert group.read(group.find(made.id))[0].steps == 1
     ended(good, [1.0, 0.5])  # two more lines of its events
-    assert group.read(group.find(made.id), figures.read)[0].steps == 2
+    assert group.read(group.find(made.id))[0].steps == 2
     ended(bad, [1.0], "boom")
     spec = (bad.path / "spec.toml").read_text()
     (bad.path / "spec.toml").write_text(spec.replace("pick = 1", 'ids = ["cpu:1"]'))  # it started
@@ -117,7 +115,7 @@ def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out
     state = bad.state()
     assert (state.state, state.attempt, len(state.attempts)) == ("queued", 2, 1)
     assert attempts.read_spec(bad)["devices"] == {"share": False, "pick": 1, "free_gib": 20.0}
-    assert group.read(group.find(made.id), figures.read)[1].steps == 1  # it keeps what it has done
+    assert group.read(group.find(made.id))[1].steps == 1  # it keeps what it has done
     entry = waiting.read(bad.path)
     assert (entry.count, entry.ids, entry.free) == (1, (), 20 << 30)
     assert [w.run for w in serve.line()] == [waits, bad]

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_engine.common import units
 from gpu_engine.events.schema import DEBUGGER, SLEEP, WAITING, Collective
+from gpu_engine.runs import disk_room
 
 if TYPE_CHECKING:
     from gpu_engine.events.rank_view import RankView
@@ -84,6 +86,16 @@ def find_alarm(views: Iterable[RankView], now: float, *, at_least: float = SOON,
     """The same where no rank works, so that nobody can be waiting for one that does."""
     hang = find_hang(views, now, at_least=at_least, unheard=unheard)
     return None if hang is None or hang.works else hang
+
+
+def alarm_of(views: Iterable[RankView], run: Path, now: float, unheard: Collection[int]
+             ) -> str | None:
+    """`find_alarm` in words, for a list; of ranks that are silent, that the disk of the folder
+    `run` is full, if it is."""
+    hang = find_alarm(views, now, unheard=unheard)
+    if hang is None:
+        return None
+    return (disk_room.silence(run) if hang.silent else None) or hang.text
 
 
 def _find(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:

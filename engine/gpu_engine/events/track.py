@@ -77,12 +77,6 @@ class Track:
         return [at for at in self._ranks.values() if at.attempt == latest]
 
     @property
-    def steps(self) -> int | None:
-        """The last step whose loss is known, of the slowest rank."""
-        last = [max(at.values[LOSS]) for at in self._present if at.values.get(LOSS)]
-        return min(last, default=None)
-
-    @property
     def samples_per_s(self) -> float | None:
         """Examples a second of all ranks together, by the median of each, which a slow first step
         does not move. None unless all tell theirs, as the ranks of a script do not."""

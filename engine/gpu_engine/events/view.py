@@ -320,6 +320,24 @@ def last_loss(event: schema.Step | schema.Other) -> float | None:
     return event.loss if event.loss_last is None else event.loss_last
 
 
+Point = tuple[int, float, float, float, float]
+"""Step (-1: none), Unix seconds, value; the least and the greatest of what that is the mean of."""
+
+
+def points_of(event: schema.Step | schema.Other, t: float, began: float | None = None
+              ) -> list[Point]:
+    """The losses of an event that was written at `t`: of each step, where they are known, spread
+    evenly over the time since `began`; else one, the mean of all. Unix seconds."""
+    if many := len(event.losses):
+        first, began = event.step - many, t if began is None else min(began, t)
+        return [(first + i, began + (t - began) * i / many, loss, loss, loss)
+                for i, loss in enumerate(event.losses, 1)]
+    if (mean := event.loss) is None:
+        return []
+    return [(event.step, t, mean, mean if event.loss_min is None else event.loss_min,
+             mean if event.loss_max is None else event.loss_max)]
+
+
 def _first_bad(event: schema.Step) -> int | None:
     """The first of the event's steps with a loss that is not finite; None if there is none. If the
     losses are not listed one by one, the event's last step stands for it."""

@@ -10,7 +10,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Step
-from gpu_engine.runs import digest, disk_room, folder
+from gpu_engine.runs import digest, folder
 from gpu_engine.runs.digest import By, Figures, Summary, compared_by
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.query import Query
@@ -125,10 +125,7 @@ def _hang(one: Summary, now: float) -> str | None:
     follower = Follower(run)
     while follower.poll(budget=1.0):
         pass
-    hang = hangs.find_alarm(follower.ranks.values(), now, unheard=follower.state.unheard)
-    if hang is None:
-        return None
-    return (disk_room.silence(run.path) if hang.silent else None) or hang.text
+    return hangs.alarm_of(follower.ranks.values(), run.path, now, follower.state.unheard)
 
 
 def cells(rows: list[Row], now: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -113,7 +113,7 @@ class Figures:
     values: dict[str, Extent] = field(default_factory=dict)
     """How far each value has gone, by its name."""
     samples_per_s: float | None = None
-    """Examples a second of all ranks."""
+    """Examples a second of all ranks; None if they are too many to be read."""
     steps_per_s: float | None = None
     """Of the slowest rank, over its last steps."""
     means: Annotated[tuple[float, ...], Meta(max_length=POINTS)] = ()
@@ -211,13 +211,19 @@ def read(run: Run, *, keep: bool = True) -> Digest:
     return found if found is not None else make(run, keep=keep)
 
 
+def figures_of(run: Run, *, keep: bool = True) -> Figures:
+    """The figures in `read`."""
+    return read(run, keep=keep).figures or Figures()
+
+
 def make(run: Run, *, keep: bool = True) -> Digest:
     """The same without a look at the file."""
     before = stamp(run.path)
     digest = of(run)
     if digest.state == "queued" and not digest.spans:
         return replace(digest, figures=Figures())
-    digest = replace(digest, figures=figures(run.path, digest))
+    digest = replace(digest, figures=_at(run.path, (*before,), digest.steps, digest.epochs)
+                     if before else figures(run.path, digest.steps, digest.epochs))
     if keep and before and digest.state in FINAL and not run.odd():  # such as another's folder
         text = json.dumps(json_safe(_Kept(before, digest)), separators=(",", ":"))
         if len(text) < _MOST:
@@ -337,18 +343,19 @@ def _whole(value: object) -> int | None:
 
 # --- of its events --------------------------------------------------------------------------------
 
-def figures(run: Path, digest: Digest | None = None, *, step: float = math.inf,
-            t: float = math.inf) -> Figures:
+def figures(run: Path, steps: int | None = None, epochs: int | None = None, *,
+            step: float = math.inf, t: float = math.inf) -> Figures:
     """The figures of the run in this folder: up to this step, and as they were at `t`, Unix
-    seconds. `digest`: says how many steps were planned."""
+    seconds. `steps` or `epochs`: how many were asked for."""
     view, track, exact = track_of(run, t)
-    end, all_ranks = view.progress(), len(view.ranks) < _MOST_RANKS
+    end = view.progress()
+    rate = track.samples_per_s if exact else end.samples_per_s
     each = next((v.steps_per_epoch for v in view.ranks.values() if v.steps_per_epoch), None)
-    asked = digest and (digest.steps or (each and digest.epochs and each * digest.epochs))
+    asked = steps or (each and epochs and each * epochs)
     # The start of a long file is out of date if a resume has asked for more steps.
     return Figures(end.step, asked or end.total_steps, track.extents(step),
-                   track.samples_per_s if exact else end.samples_per_s if all_ranks else None,
-                   end.steps_per_s, _evenly(track.curve(LOSS).items()), exact)
+                   rate if len(ranks_with_files(run)) <= _MOST_RANKS else None, end.steps_per_s,
+                   _evenly(track.curve(LOSS).items()), exact)
 
 
 def track_of(run: Path, t: float = math.inf) -> tuple[RunView, Track, bool]:
@@ -385,16 +392,7 @@ def _evenly(curve: Iterable[tuple[int, float]], points: int = POINTS) -> tuple[f
     return tuple(out[1:])
 
 
-class FiguresOf:
-    """Reads the figures of runs, and remembers what it has read. `keep`: as for `read`."""
-
-    def __init__(self, *, keep: bool = True) -> None:
-        self._keep = keep
-        self._seen: dict[str, tuple[list[int], Figures]] = {}
-
-    def read(self, run: Run) -> Figures:
-        now = stamp(run.path)
-        known = self._seen.get(run.id)
-        if known is None or known[0] != now:
-            known = self._seen[run.id] = now, read(run, keep=self._keep).figures or Figures()
-        return known[1]
+@lru_cache(maxsize=256)
+def _at(run: Path, _stamp: tuple[int, ...], steps: int | None, epochs: int | None) -> Figures:
+    """The figures as they are at this stamp: who shows a sweep asks for them twice a second."""
+    return figures(run, steps, epochs)

@@ -10,6 +10,7 @@
     queue.json                                                        while it waits for its turn
     fetch.lock                                                        once a host's rest was fetched
     notes.json                                                        what a person wrote on it
+    digest.json                                                       what lists tell of it
 
 `$GPU_PANEL_HOME/parts/<id>/` is the same for what this machine has of a run that another one has
 started here: it is no run of its own (`all_parts`).

@@ -17,7 +17,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import overwrite_inside
 from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
-from gpu_engine.runs.digest import By, Figures, FiguresOf, compared_by
+from gpu_engine.runs.digest import By, Figures, compared_by, figures_of
 from gpu_engine.runs.folder import Run, each_run, require_folder
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.host_names import parse_all
@@ -165,10 +165,9 @@ def find(name: str) -> Group:
     raise UserError(f"there is no sweep {name!r}; gpu-engine sweep lists them")
 
 
-def read(found: Group, figures: Callable[[Run], Figures] | None = None) -> list[One]:
+def read(found: Group, figures: Callable[[Run], Figures] = figures_of) -> list[One]:
     """The members that are still there, with their states and all their figures. `figures`: reads
     those of a run."""
-    figures = figures or FiguresOf().read
     members = list[One]()
     for run, member in found.members:
         if not run.path.is_dir():  # it was removed since they were found

@@ -8,11 +8,10 @@ from operator import itemgetter
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
 from gpu_engine.events.schema import Event
+from gpu_engine.events.view import Point, points_of
 from gpu_engine.runs.state import State
 from gpu_panel.charts.series import RankSeries
 
-_Point = tuple[int, float, float, float, float]
-"""Step (-1: none), Unix seconds, value; the least and the greatest of what that is the mean of."""
 _OF_STEPS = {"learning rate": "lr", "samples per second of a rank": "samples_per_s",
              "gradient norm": "grad_norm"}
 LOSS = "loss"
@@ -82,19 +81,10 @@ class RunCurve:
                     self._put(rank, told)
         if self.name != LOSS:
             return
-        points: list[_Point] = []
+        points: list[Point] = []
         for event in events:
-            t, many = event.t, len(event.losses)
-            if many:  # spread evenly over the time since the event before
-                began = min(self._last.get(rank, t), t)
-                took, first = t - began, event.step - many
-                points += [(first + i, began + took * i / many, loss, loss, loss)
-                           for i, loss in enumerate(event.losses, 1)]
-            elif (mean := event.loss) is not None:
-                points.append((event.step, t, mean,
-                               mean if event.loss_min is None else event.loss_min,
-                               mean if event.loss_max is None else event.loss_max))
-            self._last[rank] = t
+            points += points_of(event, event.t, self._last.get(rank))
+            self._last[rank] = event.t
         self._put(rank, points)
 
     def _named(self, rank: int, event: schema.Eval | schema.Metric, prefix: str) -> None:
@@ -110,7 +100,7 @@ class RunCurve:
         if len(self.names) < MOST_NAMES:
             self.names.setdefault(name)
 
-    def _put(self, rank: int, points: Sequence[_Point]) -> None:
+    def _put(self, rank: int, points: Sequence[Point]) -> None:
         began = self._began.get(self._attempts.get(rank, 1))
         if began is not None and points:
             timed = sorted(((_since(began, t), *of) for _, t, *of in points), key=itemgetter(0))

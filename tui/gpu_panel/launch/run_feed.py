@@ -24,9 +24,9 @@ from gpu_engine.diagnose import hangs
 from gpu_engine.events.schema import Step
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import digest as digests
-from gpu_engine.runs import disk_room, notes, trust, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
+from gpu_engine.runs import notes, trust, waiting
 from gpu_engine.runs.digest import Summary
 from gpu_engine.runs.folder import LIVE, Run
 from gpu_engine.runs.follow import Follower
@@ -39,6 +39,8 @@ from gpu_panel.launch.run_line import RunLine
 T = TypeVar("T")
 NEWEST = 50
 """The newest runs, which are checked for changes at each refresh, as the live ones are."""
+SCREEN = 100
+"""Runs that the first refresh lists at most, so that a person sees the newest at once."""
 LISTING = 0.4
 """Seconds that a refresh spends on listing runs for the first time."""
 SPELL = 0.15
@@ -161,8 +163,9 @@ class RunsFeed:
         """Look at runs that are not listed yet, newest first. Returns how many are left."""
         if new := self._new:  # one at least, however slow the disk is
             self._read_safely(new[0])
-            left = _for_a_while(new[1:], LISTING, self._read_safely)
-            self._new = new[len(new) - left:]
+            wanted = new[1:] if self._order else new[1:SCREEN]
+            left = _for_a_while(wanted, LISTING, self._read_safely)
+            self._new = new[1 + len(wanted) - left:]
         return len(self._new)
 
     def _due(self) -> list[str]:
@@ -318,10 +321,9 @@ class LiveRun:
                        devices=_devices(plan) if here else ())
         if follower.behind:
             return line
-        if line.state == "running" and (still := hangs.find_alarm(
-                follower.ranks.values(), time.time(), unheard=follower.state.unheard)):
-            unheard = disk_room.silence(line.run.path) if still.silent else None
-            return replace(line, still=unheard or still.text)
+        if line.state == "running" and (still := hangs.alarm_of(
+                follower.ranks.values(), line.run.path, time.time(), follower.state.unheard)):
+            return replace(line, still=still)
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
                        seconds_left=follower.state.left(now.seconds_left, time.time()))
 

@@ -25,7 +25,7 @@ from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import RunReader, Tail
 from gpu_engine.events.schema import Event
-from gpu_engine.events.view import RunView
+from gpu_engine.events.view import RunView, points_of
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_panel.charts.series import RankSeries
@@ -307,23 +307,10 @@ def add_losses(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> No
             # Nearly always: each step's loss, and no step is missing.
             series.extend(rank, range(first, events[-1].step + 1), values)
             return
-    steps: list[int] = []
-    values, los, his = list[float](), list[float](), list[float]()
-    for event in events:
-        if event.losses:
-            each = range(max(event.step - len(event.losses) + 1, 0), event.step + 1)
-            known = event.losses[len(event.losses) - len(each):]
-            steps += each
-            values += known
-            los += known
-            his += known
-        elif event.loss is not None:
-            steps.append(event.step)
-            values.append(event.loss)
-            los.append(event.loss if event.loss_min is None else event.loss_min)
-            his.append(event.loss if event.loss_max is None else event.loss_max)
-    if steps:
-        series.extend(rank, steps, values, los, his)
+    points = [point for event in events for point in points_of(event, 0.0) if point[0] >= 0]
+    if points:
+        steps, _, *columns = zip(*points, strict=True)
+        series.extend(rank, steps, *columns)
 
 
 def is_brief(store: RunStore) -> bool:

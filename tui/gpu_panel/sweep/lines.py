@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
-from gpu_engine.runs.digest import By, FiguresOf
+from gpu_engine.runs.digest import By, figures_of
 from gpu_engine.sweep import table as sweep_table
 from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import FAILED, RUNNING, STOPPED, One, Point, failures
@@ -147,14 +148,14 @@ class SweepStore:
 
     def __init__(self, sweep: str) -> None:
         self.sweep = sweep
-        self._figures = FiguresOf(keep=not readonly.on)
+        self._figures = partial(figures_of, keep=not readonly.on)
         self.last: Gathered | None = None
 
     def gather(self) -> Gathered:
         """The members as they are now. Blocks. Raises UserError if the sweep is gone."""
         before = self.last
         group = before.group if before is not None else find(self.sweep)
-        members = read(group, self._figures.read)
+        members = read(group, self._figures)
         by = before.by if before is not None else default_by(group, members)
         self.last = Gathered(group, members, by)
         return self.last

@@ -257,7 +257,7 @@ def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:
                                          pick=None, free_gib=None))
 
 
-UNSEEN = Welcome(VERSION, version(), sys.executable, "", "", "", "", "", None, None, "", 0.0)
+UNSEEN = Welcome(version(), sys.executable, "", "", "", "", "", None, None, "", 0.0)
 """A machine of which nothing is known."""
 
 
