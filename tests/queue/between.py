@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 DOES = Path(os.environ["GPU_PANEL_HOME"] + ".does")
-KINDS = {"start": b" run - ", "check": b" plan - ", "hello": b"--watch 1", "send code": b" receive ",
-         "looked": b'"freedom"'}
+KINDS = {"start": b" run - ", "check": b" plan - ", "hello": b"--watch 1",
+         "send code": b" receive ", "looked": b'"freedom"'}
 """What of the line there, or of its answer, says of which kind it is."""
 
 

@@ -21,7 +21,7 @@ from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.check import counted
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
-from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.remote.run.survey import unfit
@@ -257,7 +257,7 @@ def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:
                                          pick=None, free_gib=None))
 
 
-UNSEEN = Welcome(VERSION, version(), sys.executable, "", "", "", "", "", None, None, "", 0.0)
+UNSEEN = Welcome(version(), sys.executable, "", "", "", "", "", None, None, "", 0.0)
 """A machine of which nothing is known."""
 
 
