@@ -203,7 +203,7 @@ class Call:
         self.opened = time.monotonic() - began
         """Seconds until our program there had begun."""
         self.asked = time.time()
-        """When that was, Unix seconds."""
+        """When it was told that, Unix seconds: what goes on there says nothing earlier."""
         try:
             number, _, theirs = said.partition(" ")
             if number == ssh.NOT_THERE:
@@ -213,8 +213,9 @@ class Call:
                                              f"{clean(number, 20)}), which this one, {version()} "
                                              f"(wire {protocol.VERSION}), can't talk to. "
                                              f"{ssh.setup(host)}")
+            self._shell.write(b"\n" if content is None else content,
+                              time.monotonic() + ASK + len(content or b"") / _SLOWEST)
             if content is not None:
-                self._shell.write(content, time.monotonic() + ASK + len(content) / _SLOWEST)
                 self._shell.end_input()
         except TimeoutError:
             self.__exit__()
