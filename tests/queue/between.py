@@ -19,7 +19,9 @@ import time
 from pathlib import Path
 
 DOES = Path(os.environ["GPU_PANEL_HOME"] + ".does")
-KIND = b'"kind":"%s"'
+KINDS = {"start": b" run - ", "check": b" plan - ", "hello": b"--watch 1",
+         "send code": b" receive ", "looked": b'"freedom"'}
+"""What of the line there, or of its answer, says of which kind it is."""
 
 
 def does() -> str:
@@ -29,7 +31,8 @@ def does() -> str:
 def kind_of(what: str, data: bytes) -> bool:
     """Whether the test wants `what` at a message in `data`."""
     said = does()
-    return said.startswith(what) and KIND % said.removeprefix(what).strip().encode() in data
+    kind = KINDS.get(said.removeprefix(what).strip())
+    return said.startswith(what) and kind is not None and kind in data
 
 
 def end() -> None:

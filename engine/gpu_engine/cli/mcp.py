@@ -144,12 +144,12 @@ def _alone() -> Iterator[None]:
 def _devices(spec: RunSpec) -> tuple[set[str], int]:
     """The devices that a spec names, as "host:id", and of how many others it takes any. Raises
     UserError where that is not known before."""
-    from gpu_engine.launching.launcher import is_for_slurm
     from gpu_engine.plan.check import counted
     from gpu_engine.slurm.script import asked_of
+    from gpu_engine.slurm.submit import is_meant
     from gpu_engine.spec.host_names import HostDevices, parse_all
 
-    if is_for_slurm(spec):  # it chooses them
+    if is_meant(spec):  # it chooses them
         job = asked_of(spec)
         return set(), job.nodes * job.per_node
     devices = counted(spec).devices

@@ -21,7 +21,7 @@ from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.check import counted
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
-from gpu_engine.remote.reach.protocol import VERSION, Welcome
+from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.remote.run.survey import unfit
