@@ -29,6 +29,7 @@ WRITING = {
         runs/attempts.py: write_inside in save
         runs/create.py: open_inside in lock_of, write_inside in _make, write_json_inside in _make,
             write_inside in reopen_run, write_json_inside in reopen_run
+        runs/digest.py: write_inside in make
         runs/environment.py: write_json_inside in write
         runs/folder.py: open_inside in _leave_the_line, overwrite_inside in write_state,
             write_json_inside in write_state

@@ -10,7 +10,7 @@ import pytest
 from gpu_engine.common.clean import MASK, shown, shown_words
 from gpu_engine.places.verbs import prepare, resume
 from gpu_engine.plan.build import plan as of_spec
-from gpu_engine.runs import summary
+from gpu_engine.runs import digest
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
@@ -85,10 +85,10 @@ def test_the_parameters_of_a_task_and_what_others_see_of_a_hold(home):
     spec = from_dict({"devices": {"ids": ["cpu:0"]}, "task": {"use": "a.py:A", "params": params}})
     made, lock = create_run("n", to_toml(spec), of_spec(spec, slots(1), python="python"))
     os.close(lock)
-    digest, (line,) = summary.read(made), made.plan().lines
+    said, (line,) = digest.of(made), made.plan().lines
     assert "hub_token=***" in line
-    assert SECRET not in f"{line}{digest}"
-    assert digest.settings["task.params.depth"] == "2"
+    assert SECRET not in f"{line}{said}"
+    assert said.settings["task.params.depth"] == "2"
     held = subprocess.run([sys.executable, "-m", "gpu_engine", "hold", "--devices", "cpu:0", "--",
                            "sh", "-c", 'cat "$GPU_PANEL_HOME"/leases/*', "--password", SECRET],
                           capture_output=True, text=True, check=True).stdout

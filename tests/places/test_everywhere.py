@@ -1,5 +1,5 @@
-"""The same verbs with the same answers wherever a run is: here, on a host (this machine with another
-home), on a real Slurm."""
+"""The same verbs with the same answers wherever a run is: here, on a host (this machine with
+another home), on a real Slurm."""
 
 from __future__ import annotations
 

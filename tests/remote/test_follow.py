@@ -53,7 +53,7 @@ def test_a_reader_that_is_killed_goes_on_where_it_was(home, hosts):
     log += "".join(line["text"] for line in lines if line.get("name") == "ranks/00000.log")
     assert (lines[-1]["kind"], lines[-1]["state"], reader.returncode) == ("ended", "stopped", 130)
     assert run.log(0).read_text() == log
-    wait_for(lambda: not run.supervised())
+    over(run)
 
 
 def test_ctrl_c_ends_the_following_and_not_the_run(home):

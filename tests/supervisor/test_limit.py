@@ -12,9 +12,9 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml
 
-from ..conftest import slots, wait_for
+from ..conftest import over, slots, wait_for
 from ..observe.kit import SCRIPTS
-from .test_supervise import ended, go  # noqa: F401  the fixture
+from .test_supervise import go  # noqa: F401  the fixture
 
 
 def events(run: runs.Run, kind: type, rank: int = 0) -> list:
@@ -29,7 +29,7 @@ def test_a_task_saves_and_has_completed_and_a_resume_has_as_much_again(home, mon
     from gpu_engine.places import verbs
 
     run = launch(from_dict(DIGITS | {"run": {"limit": 1.0}}), inventory=slots(2))
-    first = ended(run, 120)
+    first = over(run, 120)
     steps = events(run, Step)
     assert (first.state, first.exit_code, first.cause) == ("completed", 0, None)
     assert first.reason == f"time was up after 00:01 at step {steps[-1].step:,}"
@@ -59,7 +59,7 @@ while True:
 
 def test_a_script_gets_what_ctrl_c_sends_and_dying_of_it_is_no_failure(go):  # noqa: F811
     run = go(STEPS, ranks=1, run={"limit": 2.0}, parallel={"mode": "single"})
-    state = ended(run, 120)
+    state = over(run, 120)
     assert (state.state, state.exit_code) == ("completed", 0)
     assert state.reason.startswith("time was up after 00:02 at step ")
     assert "KeyboardInterrupt" in run.log(0).read_text()
@@ -68,14 +68,14 @@ def test_a_script_gets_what_ctrl_c_sends_and_dying_of_it_is_no_failure(go):  # n
 
 def test_from_the_start_it_ends_what_never_makes_a_step(go):  # noqa: F811
     run = go("wait()", run={"limit": 1.0, "limit_from": "start"})
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.reason) == ("completed", "time was up after 00:01")
     assert state.until == state.attempts[0].started + 1.0
 
 
 def test_of_a_command_that_shows_no_step_it_counts_from_the_start_which_is_said(go):  # noqa: F811
     run = go("wait()", ranks=1, run={"limit": 1.0}, parallel={"mode": "single"})
-    state = ended(run)
+    state = over(run)
     assert state.state == "completed"
     assert state.reason == ("time was up after 00:01, counted from the start of its ranks, as no "
                             "step was seen")
@@ -84,7 +84,7 @@ def test_of_a_command_that_shows_no_step_it_counts_from_the_start_which_is_said(
 def test_a_script_with_torch_may_take_long_for_its_first_step_and_that_none_came_is_said(go):  # noqa: F811
     (run := go(f"sys.path.append({str(SCRIPTS)!r})\nimport quick, torch\ntime.sleep(1.5)", ranks=1,
                run={"limit": 1.0}, parallel={"mode": "single"}))
-    state = ended(run, 120)
+    state = over(run, 120)
     assert (state.state, state.reason) == ("completed", None)
     (told,) = state.warnings
     assert told.message == \
@@ -94,7 +94,7 @@ def test_a_script_with_torch_may_take_long_for_its_first_step_and_that_none_came
 def test_a_step_that_is_printed_is_one(go):  # noqa: F811
     run = go("time.sleep(0.5)\nprint('step 3 v: 1', flush=True)\nwait()", ranks=1,
              parallel={"mode": "single"}, run={"limit": 1.0, "metrics": {"v": r"v: (\S+)"}})
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.reason) == ("completed", "time was up after 00:01")
     assert state.until == pytest.approx(events(run, Metric)[0].t + 1.0, abs=0.002)
     assert state.until > state.attempts[0].started + 1.5
@@ -104,7 +104,7 @@ def test_what_has_to_be_killed_has_not_completed(go):  # noqa: F811
     run = go("signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
              "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwait()",
              run={"limit": 2.0, "limit_from": "start", "grace": 0.2})
-    state = ended(run)
+    state = over(run)
     assert (state.state, state.exit_code) == ("failed", 1)
     assert state.reason == state.cause.message \
         == "time was up after 00:02; the ranks did not stop in time and were killed"
@@ -112,7 +112,7 @@ def test_what_has_to_be_killed_has_not_completed(go):  # noqa: F811
 
 def test_a_failure_is_one_and_restarts_have_the_rest_of_the_time(go):  # noqa: F811
     run = go("sys.exit(3)", run={"limit": 7.0, "limit_from": "start"}, train={"restarts": 50})
-    state = ended(run)
+    state = over(run)
     assert state.state == "failed"
     assert "exited with 3" in state.reason
     assert len(state.attempts) == 3  # after one second and two more; the next would be after seven
@@ -123,7 +123,7 @@ def test_a_persons_stop_comes_first(go):  # noqa: F811
     from .test_supervise import running
     running(run)
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [

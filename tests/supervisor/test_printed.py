@@ -24,7 +24,8 @@ from gpu_engine.spec.write import differences, to_toml
 from gpu_engine.supervisor.printed import Printed, _fewer, in_line, own_step
 
 from ..command_line import called
-from .test_supervise import ended, go  # noqa: F401  the fixture
+from ..conftest import over
+from .test_supervise import go  # noqa: F401  the fixture
 
 
 def told(run, kind=Metric):
@@ -42,7 +43,7 @@ print("unfinished val_bpb: 0.25", end="", flush=True)
 def test_a_pattern_gives_its_value_with_the_step_of_the_line(go):  # noqa: F811
     run = go(PRINTS, ranks=1, parallel={"mode": "single"},
              run={"metrics": {"bpb": r"val_bpb: (\S+)", "lambda": r"lambda=(\d+)"}})
-    assert ended(run).state == "completed"
+    assert over(run).state == "completed"
     assert [(e.step, e.values) for e in told(run)] == [
         (10, {"bpb": 1.0}), (20, {"bpb": 0.5}), (30, {"bpb": 0.3333}), (None, {"bpb": 0.25})]
     (missing,) = [w.message for w in told(run, Warning) if "run.metrics" in w.message]
@@ -112,7 +113,7 @@ def test_of_many_values_of_one_look_the_least_the_greatest_and_the_last_stay(man
 def test_a_value_that_nobody_gives_and_output_that_goes_elsewhere_are_said(go):  # noqa: F811
     run = go("print('v: 1')", ranks=1, run={"best": "min:w", "metrics": "auto"},
              parallel={"mode": "single"})
-    assert [n.message for n in ended(run).warnings] == [
+    assert [n.message for n in over(run).warnings] == [
         "run.best = min:w: no value of this name was evaluated, logged or printed; there are v"]
     plan = run.plan()
     for words in (["python", "-r", "3"], ["torchrun", "t.py"], ["torchrun", "-r", "3", "t.py"],
@@ -129,7 +130,7 @@ def test_a_value_that_nobody_gives_and_output_that_goes_elsewhere_are_said(go): 
 def test_auto_takes_what_has_a_name_and_only_of_this_attempt(go):  # noqa: F811
     run = go(PRINTS + "sys.exit(int(os.environ['GPU_PANEL_ATTEMPT']) == 1)", ranks=2,
              run={"metrics": "auto", "best": "max:acc"}, train={"restarts": 1})
-    assert ended(run).state == "completed"
+    assert over(run).state == "completed"
     assert [e.values for e in told(run)] == 2 * [
         {"val_bpb": 1.0, "acc": 0.25}, {"val_bpb": 0.5, "acc": 0.5},
         {"val_bpb": 0.3333, "acc": 0.75}, {"loss": pytest.approx(float("nan"), nan_ok=True)},
@@ -157,18 +158,32 @@ PART = "is a part of a longer number"
     ("train loss: .5 val loss: .6, final loss: 0.7.", {"train_loss": 0.5, "val_loss": 0.6,
                                                        "loss": 0.7}),
     ("loss: 1 (G loss: 2), acc: 1 acc: 1", {"acc": 1}),  # which of the two?
-    ("iter 100: train loss 2.30, time 12.03ms, took 3.5, loss 10", {"train_loss": 2.3}),  # nanoGPT
+    ("iter 100: train loss 2.30, time 12.03ms, took 3.5, loss 10",
+     {"train_loss": 2.3, "loss": 10}),  # nanoGPT
     ("accuracy: 93.1%, done: 5 %", {"accuracy": 93.1, "done": 5}),
     ("tokens: 1,234,567 lr: 0,01", {"tokens": 1234567}),
     ("step:  1  loss:  8.20  memory:  0.50GiB(1.2%)  tps: 7,120",  # torchtitan
      {"step": 1, "loss": 8.2, "tps": 7120}),
     ("10/10 - 0s 5ms/step - accuracy: 0.95 - loss: 0.2", {"accuracy": 0.95, "loss": 0.2}),  # keras
+    ("step 400 loss 1e-05 acc 93 epoch 7", {"loss": 1e-5, "acc": 93}),
     ("", {}), ("{" * 5000, {})])
 def test_which_numbers_of_a_line_have_a_name(line, values):
     assert in_line(line)[0] == values
 
 
+@pytest.mark.parametrize(("line", "name"), [
+    ("tokens: 1.5M, loss: 0.5", "tokens"), ("loss: tensor(0.5, grad_fn=<X>)", "loss"),
+    ("{'loss': np.float64(0.5)}", "loss"), ("loss: \N{MINUS SIGN}0.5", "loss")])
+def test_what_is_a_number_for_people_alone_is_said(line, name):
+    values, doubts = in_line(line)
+    assert name not in values
+    assert "can't be read for certain" in doubts[name]
+
+
 @pytest.mark.parametrize(("line", "step"), [
+    ("val_loss: 0.1050 (best 0.10 at step 100)", None), ("loss: 0.3 saved at step 40", None),
+    ("val loss at step 40: 0.3", 40), ("warmup step 500, loss: 2", None),
+    ("INFO step 3 loss: 0.5", 3), ("loss: 0.5 step: 3", 3), ("best step 3", None),
     ("step 1,200: x", 1200), ("Step 1e3", 1000), ('{"step": 40.0}', 40), ("Step [100/600], x", 100),
     ("global_step=1_000", 1000), ("iteration        7/     500 |", 7), ("step #12:", 12),
     ("tokens per step 524288", None), ("5ms/step - x", None), ("step 0.25 s", None),
@@ -227,7 +242,10 @@ def test_a_log_that_is_cut_and_long_lines(log):
     (r"n: (\d+)", "n: 1,234,567", PART), (r"n: (\d+),", "n: 1,234, x", PART),
     (r"l: (\d+)", "l: 0,31", PART), (r"l: (\S+)", "l: 0,31", "can't be read for certain: print"),
     (r"l: .*(\d+\.\d+)", "l: 12.31", PART), (r"l: (\d+)", "l: 0.31", PART),
-    (r"n: (\d+)", "n: 123 456 x", PART), (r"v: (\S+)", "v: 1.2.3", "is no number")])
+    (r"n: (\d+)", "n: 123 456 x", PART), (r"l: ([\d.]+)", "l: 9.9e-05 x", PART),
+    (r"n: ([\d.]+)", "n: 1.5M", PART), (r"s.*?([\d.]+)", "s: -0.5", PART),
+    (r"n: ([\d.]+)M", "n: 1.5M", 1.5), (r"t: ([\d.]+)", "t: 1.5ms", 1.5),
+    (r"v: (\S+)", "v: 1.2.3", "is no number")])
 def test_a_pattern_reads_a_whole_number_or_none(log, pattern, line, value):
     reader = Printed(log, {"v": pattern})
     log.write_text(f"{line}\n")

@@ -9,10 +9,11 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Eval, Metric, Start, Step
+from gpu_engine.events.track import Extent, Track
+from gpu_engine.runs import digest
+from gpu_engine.runs.digest import By, FiguresOf
 from gpu_engine.runs.folder import Rung
-from gpu_engine.sweep import figures
 from gpu_engine.sweep import table as sweep_table
-from gpu_engine.sweep.figures import By, Extent, Figures, FiguresOf, Track
 from gpu_engine.sweep.table import One, Stat, count, failures, parse_by, points, stat
 
 from ..export.kit import T0, Written
@@ -89,16 +90,21 @@ def test_a_sweep_in_words():
                 for at, (run, value) in enumerate(zip(runs, (None, 0.5, None), strict=True))]
     sweep_table.notes(points(compared, By()), By())
     sweep_table.notes(points(compared[:2], By()), By())
+    sweep_table.best_text(runs[1:], By())
+    sweep_table.best_text([replace(runs[0], values={}, repeat=None)], By())
     assert sweep_table.best_text([], By()) == ""
+    assert sweep_table.notes([], By()) == []
 
 
 def test_values_that_are_not_finite_are_left_out_and_counted():
     assert stat([1.0, math.nan, None, 3.0, math.inf]) == Stat(2, 2.0, math.sqrt(2), odd=2)
     assert stat([]) == Stat(0, None, None)
-    found = points([one(1, "a", least=0.5, last=math.nan), one(2, "a", least=0.7)], By())
-    assert sweep_table.cells(found[0])[2:4] == ["0.700", "0.700"]
+    found = points([one(1, "a", least=0.5, last=math.nan), one(2, "a", least=0.7),
+                    one(3, "a", least=0.8), one(4, "b", least=math.nan)], By())
+    assert [sweep_table.cells(line)[2:4] for line in found] == [
+        ["0.750 ± 0.0707 (2)"] * 2, ["–", "NaN"]]
     assert sweep_table.notes(found, By())[-1] == \
-        "1 run ended with a loss that is not finite; means leave it out"
+        "2 runs ended with a loss that is not finite; means leave it out"
 
 
 def test_examples_a_second_are_the_ranks_medians_added_up():
@@ -209,21 +215,22 @@ def test_what_is_read_of_a_run_and_read_again_only_where_something_was_written(h
         for rank in (0, 1):
             it.start(rank)
             it.steps(rank, 2, [2.0 + rank, 1.0 + rank], t=5.0)
-        found = figures.of(it.path)
-        assert found == Figures(2, {"loss": Extent(1.5, 2.5, 1.5)}, 200.0)
-        assert figures.of(it.path, t=T0 + 4).values == {}
-        assert figures.of(it.path, step=1).values == {"loss": Extent(2.5, 2.5, 2.5)}
-        seen, state = FiguresOf(), it.run.state()
-        assert seen.read(it.run, replace(state, state="queued")) == Figures()
-        assert seen.read(it.run, state) == found
-        assert seen.read(it.run, state) is seen.read(it.run, state)
+        found = digest.figures(it.path)
+        assert (found.steps, found.values, found.samples_per_s, found.loss, found.exact) \
+            == (2, {"loss": Extent(1.5, 2.5, 1.5)}, 200.0, 1.5, True)
+        assert (found.means[0], found.means[-1]) == (2.5, 1.5)
+        assert digest.figures(it.path, t=T0 + 4).values == {}
+        assert digest.figures(it.path, step=1).values == {"loss": Extent(2.5, 2.5, 2.5)}
+        seen = FiguresOf()
+        assert seen.read(it.run).values == found.values
+        assert seen.read(it.run) is seen.read(it.run)
         it.steps(0, 3, [0.5], t=6.0)
         # Where there is more than so much, it is parts of the first rank's.
-        monkeypatch.setattr(figures, "_PARTS", 0)
+        monkeypatch.setattr(digest, "_PARTS", 0)
         for limit, loss, exact in ((0, Extent(1.5, 2.5, 1.5), True),
                                    (1, Extent(0.5, 2.0, 0.5), False)):
-            monkeypatch.setattr(figures, "_END", it.run.events(0).stat().st_size - limit)
-            found = figures.of(it.path)
+            monkeypatch.setattr(digest, "_END", it.run.events(0).stat().st_size - limit)
+            found = digest.figures(it.path)
             assert (found.values["loss"], found.exact) == (loss, exact)
-            assert (found.samples_per_s is not None) == exact
-        assert seen.read(it.run, state) == found
+            assert found.samples_per_s == 200.0
+        assert seen.read(it.run).values == found.values

@@ -25,7 +25,8 @@ from typing import Any
 from gpu_engine.common import procs
 from gpu_engine.plan.records import Code, Interpreter, Process, ResumeFrom, Sending
 from gpu_engine.remote.run.parts import Base, Part
-from gpu_engine.runs import environment, job, notes, sweep, trust, waiting
+from gpu_engine.runs import digest, environment, job, notes, sweep, trust, waiting
+from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import AttemptRecord, Cause, RankProcess, State
 from gpu_engine.spec.write import to_toml
 
@@ -287,7 +288,7 @@ def good(path, world):
 
 HERE = ("state.json", "plan.json", "spec.toml", "specs/00001.toml", "lock", "supervisor.log",
         "ranks/00000.jsonl", "ranks/00000.log", "ranks/00000.log.1",
-        "devices.jsonl", "environment.json", "notes.json", "sweep.json",
+        "devices.jsonl", "environment.json", "notes.json", "sweep.json", digest.FILE,
         "notify.log", f"{STEP}/manifest.json", f"{STEP}/state.pt")
 ELSEWHERE = ("hosts/a.json", "hosts/a.log", "hosts/a.devices.jsonl", "hosts/former/c.json")
 OF_SLURM = ("slurm.json", "job.sh", "stop")
@@ -305,6 +306,8 @@ def prepared(name: str, path: Path) -> Path:
         of_slurm(path)
     elif name in WAITING:
         waits(path)
+    elif name == digest.FILE:
+        digest.make(Run(path))
     return path / name
 
 

@@ -98,8 +98,8 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
     """Train a few steps with so many examples per GPU, in a run that is removed. Ctrl-C ends it."""
     from gpu_engine.cli import watch
     from gpu_engine.places.verbs import prepare, start
+    from gpu_engine.runs import digest
     from gpu_engine.runs.follow import Follower
-    from gpu_engine.sweep import figures
 
     watch.hold()
     echo(f"{size:,} per {unit}: ", err=True, nl=False)
@@ -122,7 +122,7 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
                 follower.wait(0.25)
         if follower.state.state == "stopped" and not asked:
             raise UserError(f"the trial of {size:,} per {unit} was stopped: nothing is known of it")
-        rate = figures.of(run.path).samples_per_s
+        rate = digest.figures(run.path).samples_per_s
         found = fit.outcome(size, progress, follower.state, follower, rate)
     except KeyboardInterrupt:
         echo("stopped: the trial is removed, and nothing of it is kept", err=True)

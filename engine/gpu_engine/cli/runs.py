@@ -20,9 +20,8 @@ from gpu_engine.common.errors import SpecError, UserError, meant
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Listed
     from gpu_engine.remote.run.removal import Outcome
+    from gpu_engine.report.listing import Row
     from gpu_engine.runs.folder import Run
-    from gpu_engine.runs.summary import Digest
-    from gpu_engine.sweep.figures import Figures
 
 ORDERS = ("created", "loss", "best", "steps", "took", "name", "state")
 _YES = "Remove without asking. Scripts need it."
@@ -72,11 +71,11 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     order = order or ("best" if best else "created")
     rows, more = listing.found_runs(asked, count, now, by=order, reverse=reverse, compared=best,
                                     since=now - long if span else 0.0)
-    if value and rows and all(listing.best(*row)[1] is None for row in rows):
-        there = dict.fromkeys(name for _, figures in rows for name in figures.values)
+    if value and rows and all(row.best is None for row in rows):
+        there = dict.fromkeys(name for row in rows for name in row.figures.values)
         echo(f"none of these runs has recorded {value[0]!r}; {meant(value[0], there)}", err=True)
     if as_json:
-        echo(in_json([_to_dict(one, figures, now) for one, figures in rows]))
+        echo(in_json([_to_dict(row) for row in rows]))
         return
     heads, lines = listing.cells(rows, now)
     # Parts of others' runs have no figures to be filtered or sorted by.
@@ -109,17 +108,15 @@ def take_up() -> None:
             serve.ensure()
 
 
-def _to_dict(one: Digest, figures: Figures, now: float) -> dict[str, object]:
-    from gpu_engine.report import listing
+def _to_dict(row: Row) -> dict[str, object]:
     from gpu_engine.runs import job
 
-    by, value = listing.best(one, figures)
+    one, said = row.one, row.one.digest
     told: Listed = {
-        "path": str(one.run.path), "notes": one.notes, "task": one.task, "mode": one.mode,
-        "seconds": one.state.took(now), "steps": figures.steps,
-        "loss": listing.last_loss(figures),
-        "best": None if value is None else {"name": by.name, "value": value}}
-    return one.state.to_dict() | told | job.to_dict(one.run.path)
+        "path": str(one.run.path), "notes": one.notes, "task": said.task, "mode": said.mode,
+        "seconds": said.seconds, "steps": row.figures.steps, "loss": row.figures.loss,
+        "best": None if row.best is None else {"name": row.by.name, "value": row.best}}
+    return one.run.state().to_dict() | told | job.to_dict(one.run.path)
 
 
 def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bool = False

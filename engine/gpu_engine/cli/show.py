@@ -127,14 +127,13 @@ def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
     """Print a VALUE of RUN over its steps: loss, eval:accuracy, or a name that was logged or
     printed; by default the one of run.best."""
     from gpu_engine.places.verbs import find
-    from gpu_engine.runs import summary
-    from gpu_engine.sweep.figures import compared_by, track_of
+    from gpu_engine.runs import digest
 
     found = find(run)
-    track, exact = track_of(found.path)
+    _, track, exact = digest.track_of(found.path)
     there = track.extents()
-    asked = summary.read(found).best
-    name = value or compared_by(asked, there).name
+    asked = digest.of(found).best
+    name = value or digest.compared_by(asked, there).name
     if not (value or asked) and name not in there:
         name = next(iter(there), name)
     if name not in there:
@@ -167,9 +166,10 @@ def _processes(state: State) -> list[str]:
     """How each attempt and each process ended, in words."""
     out = []
     for a in state.attempts if len(state.attempts) > 1 else ():
-        took = units.clock(a.ended - a.started) if a.ended is not None else "not ended"
+        took = units.clock(a.ended - a.started) if a.ended is not None else ""
+        how = a.outcome or ("goes on" if state.live and a is state.attempts[-1] else "not known")
         other = f"  with {' '.join(map(shlex.quote, a.changed))}" if a.changed else ""
-        out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
+        out.append(clean(f"attempt {a.number}  {how}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
         out += [f"rank {p.rank}  pid {p.pid}  {describe_exit(p.exit)}"

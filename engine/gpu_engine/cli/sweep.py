@@ -14,7 +14,7 @@ from gpu_engine.common import units
 
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Sweep
-    from gpu_engine.sweep.figures import By
+    from gpu_engine.runs.digest import By
     from gpu_engine.sweep.group import Done, Group
     from gpu_engine.sweep.table import One, Point
 

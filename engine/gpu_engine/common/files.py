@@ -103,7 +103,8 @@ def json_inside(folder: Path, name: str) -> object | None:
     """The JSON value in the file `name` inside `folder`; None if it is missing, unreadable, larger
     than `MOST` or not JSON."""
     try:
-        return _json(read_inside(folder, name))
+        # Most of what a list asks thousands of folders for is not there.
+        return _json(read_inside(folder, name)) if os.path.lexists(f"{folder}/{name}") else None
     except OSError:
         return None
 
@@ -350,7 +351,9 @@ def read_json(path: Path) -> object | None:
 
 def read_bounded(file: BinaryIO, most: int = MOST) -> bytes:
     """All that is left in `file`. Raises OSError if that is more than `most` bytes."""
-    data = file.read(most + 1)
+    data = file.read(min(most + 1, 1 << 16))  # as nearly all: room for `most` costs more than they
+    if len(data) == 1 << 16:
+        data += file.read(most + 1 - len(data))
     if len(data) > most:
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise OSError(errno.EFBIG, f"it is larger than {size}")

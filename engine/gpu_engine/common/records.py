@@ -73,7 +73,7 @@ def read_record(cls: type[R], data: object, *, strict: bool = False) -> R:
 def find_record(cls: type[R], data: object) -> R | None:
     """`read_record`; None for what is none, as of a file that is not there."""
     try:
-        return read_record(cls, data)
+        return None if data is None else read_record(cls, data)
     except ValueError:
         return None
 

@@ -20,7 +20,7 @@ from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import make_way, planned, supervise
-from gpu_engine.launching.preflight import lasting
+from gpu_engine.launching.preflight import lasting, torchless
 from gpu_engine.places import slurm, verbs
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
@@ -116,7 +116,8 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
         raise SpecError(problems)
     made = planned(checked, taken, base=base, environ={})
     made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
-        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep)))
+        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep),
+        *filter(None, [None if elsewhere else torchless(spec, cwd)])))
     return made if asked.devices.ids else replace(made, ranks=(), processes=())
 
 

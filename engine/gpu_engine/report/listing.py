@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Step
-from gpu_engine.runs import disk_room, folder, summary
+from gpu_engine.runs import digest, disk_room, folder
+from gpu_engine.runs.digest import By, Figures, Summary, compared_by
 from gpu_engine.runs.follow import Follower
 from gpu_engine.runs.query import Query
-from gpu_engine.runs.summary import Digest
-from gpu_engine.sweep.figures import By, Figures, FiguresOf, compared_by
 
-Row: TypeAlias = tuple[Digest, Figures]
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the list."""
+
+    one: Summary
+    figures: Figures
+    by: By
+    """The value by which it is compared."""
+
+    @property
+    def best(self) -> float | None:
+        """The best one; None: it has none that is finite."""
+        return self.by.best(self.figures.values)
+
 
 HEADS = ("id", "state", "name", "mode", "steps", "loss", "best", "verdict", "took", "created", "")
 _MAY_LACK = ("steps", "loss", "best", "verdict", "")
@@ -30,16 +42,19 @@ def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
     """The first `count` runs that match, made at `since` (Unix seconds) or later, with their
     figures, and how many more there are. `compared`: the value that is compared, as run.best has
     it; None: each run's own."""
-    every, figures = folder.all_runs(), FiguresOf()
     newest = by == "created" and not reverse
     if newest and not asked and not since:
-        found, more = [summary.read(run) for run in every[:count]], max(len(every) - count, 0)
+        every = folder.all_runs()
+        found, more = [digest.summary(run) for run in every[:count]], max(len(every) - count, 0)
     else:
-        found = [one for one in map(summary.read, every)
-                 if one.state.created >= since and asked.matches(one.asked)]
+        found = [one for one in map(digest.summary, folder.each_run())
+                 if one.digest.created >= since and (not asked or asked.matches(one.asked))]
+        found.sort(key=lambda one: -one.digest.created)
         found, more = found[:count] if newest else found, max(len(found) - count, 0)
-    rows = [(replace(one, best=compared or one.best), figures.read(one.run, one.state))
-            for one in found]
+    rows = []
+    for one in found:
+        figures = one.digest.figures or digest.make(one.run).figures or Figures()
+        rows.append(Row(one, figures, compared_by(compared or one.digest.best, figures.values)))
     if newest:
         return rows, more
     keys = [(_key(row, by, now), row) for row in rows]
@@ -50,17 +65,15 @@ def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
 
 def _key(row: Row, by: str, now: float) -> float | str | None:
     """What rows are sorted by; None: the run lacks it."""
-    one, figures = row
+    said, loss = row.one.digest, row.figures.loss
     if by == "loss":
-        loss = last_loss(figures)
         return loss if loss is not None and math.isfinite(loss) else None
     if by == "best":
-        compared, value = best(one, figures)
-        return -value if value is not None and compared.largest else value
+        return -row.best if row.best is not None and row.by.largest else row.best
     if by in ("steps", "took"):
-        most = figures.steps if by == "steps" else one.state.took(now)
+        most = row.figures.steps if by == "steps" else said.seconds
         return None if most is None else -most
-    return {"created": -one.state.created, "name": one.name, "state": one.state.state}[by]
+    return {"created": -said.created, "name": row.one.name, "state": said.state}[by]
 
 
 def parts(count: int, now: float) -> list[tuple[str, ...]]:
@@ -76,48 +89,36 @@ def parts(count: int, now: float) -> list[tuple[str, ...]]:
     return lines if lines[1:] else []
 
 
-def _line(one: Digest, figures: Figures, now: float) -> tuple[str, ...]:
-    state, (by, value) = one.state, best(one, figures)
+def _line(row: Row, now: float) -> tuple[str, ...]:
+    one, said, figures = row.one, row.one.digest, row.figures
     tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []
-    return (one.run.id, state.state, clean(one.name, 16),
-            f"{clean(one.mode, 10) or '?'} ×{one.world_size or '?'}",
+    return (one.run.id, said.state, clean(one.name, 16),
+            f"{clean(said.mode, 10) or '?'} ×{said.world_size or '?'}",
             "" if figures.steps is None else units.count(figures.steps),
-            "" if last_loss(figures) is None else units.loss(last_loss(figures)),
-            "" if value is None else f"{clean(by.name, 20)} {units.loss(value)}",
+            "" if figures.loss is None else units.loss(figures.loss),
+            "" if row.best is None else f"{clean(row.by.name, 20)} {units.loss(row.best)}",
             one.notes.verdict or "",
-            units.clock(state.took(now)), units.ago(now - state.created),
+            units.clock(said.seconds), units.ago(now - said.created),
             " ".join([*tags, "; ".join(map(clean, _why(one, now)))]).strip())
 
 
-def last_loss(figures: Figures) -> float | None:
-    """The loss of the last step, which may not be finite; None: not known."""
-    found = figures.values.get("loss")
-    return None if found is None else found.last
-
-
-def best(one: Digest, figures: Figures) -> tuple[By, float | None]:
-    """By which value the run is compared, and its best one; None: it has none that is finite."""
-    by = compared_by(one.best, figures.values)
-    return by, by.best(figures.values)
-
-
-def _why(one: Digest, now: float) -> list[str]:
+def _why(one: Summary, now: float) -> list[str]:
     """The reason for a run's state, what hangs, and the first file of its folder that can't be
     read."""
-    reason = one.state.reason
+    reason, warnings = one.digest.reason, one.digest.warnings
     odd = [odd for odd in one.run.odd()[:1] if odd != reason]
-    told = [f"warning: {notice.message}" for notice in one.state.warnings[:1]]
-    if len(one.state.warnings) > 1:
-        told = [f"{told[0]} (and {len(one.state.warnings) - 1} more)"]
+    told = [f"warning: {message}" for message in warnings[:1]]
+    if len(warnings) > 1:
+        told = [f"{told[0]} (and {len(warnings) - 1} more)"]
     hang = _hang(one, now)
     return [*([reason] if reason else []), *([hang] if hang else []), *told, *odd]
 
 
-def _hang(one: Digest, now: float) -> str | None:
+def _hang(one: Summary, now: float) -> str | None:
     """Which ranks stand still, if the run goes on without making steps. Only then all of its events
     are read."""
     run = one.run
-    if one.state.state != "running" or all(
+    if one.digest.state != "running" or all(
             (step := next(backwards(run.events(rank), Step, within=END), None)) is not None
             and now - step.t < hangs.SOON for rank in run.ranks()):
         return None
@@ -132,7 +133,7 @@ def _hang(one: Digest, now: float) -> str | None:
 
 def cells(rows: list[Row], now: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The heads and the lines, without the columns in which no run has anything."""
-    lines = [_line(one, figures, now) for one, figures in rows]
+    lines = [_line(row, now) for row in rows]
     kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
             or any(each[at] for each in lines)]
     return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]

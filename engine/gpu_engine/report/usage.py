@@ -1,7 +1,6 @@
 """Who had which devices for how long: device-hours of runs, holds and other users.
 
-A device that two runs share counts for both. The plan is read only of runs that were going on in
-the time that is asked for.
+A device that two runs share counts for both.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpu_engine.devices.use_log import Use
-from gpu_engine.runs.folder import each_run, foreign_parts
+from gpu_engine.runs import digest
+from gpu_engine.runs.folder import LIVE, each_run, foreign_parts
 from gpu_engine.runs.trust import other_owner
 
 
@@ -20,18 +20,13 @@ def of_runs(since: float, now: float) -> Iterator[Use]:
     One that can't be read is left out."""
     parts = [(part, f"{of.run} of {of.machine}") for part, of in foreign_parts()]
     for run, called in (*((run, run.id) for run in each_run()), *parts):
-        state = run.state()
-        spans = [(max(a.started, since), min(end, now)) for a in state.attempts
-                 if (end := a.ended or (now if state.live else state.ended)) is not None
-                 and end > since and a.started < now]
-        plan = run.plan() if spans else None
-        if plan is None:
-            continue
-        labels = {device.label + (f" on {rank.host}" if rank.host else "")
-                  for rank in plan.ranks for device in rank.devices}
+        said = digest.find(run) or digest.of(run)
         user = other_owner(run.path) or getpass.getuser()
-        for start, end in spans:
-            yield from (Use(user, label, start, end, called) for label in labels)
+        for start, ended in said.spans:
+            end = ended or (now if said.state in LIVE else said.ended)
+            if end is not None and end > since and start < now:
+                yield from (Use(user, label, max(start, since), min(end, now), called)
+                            for label in said.devices)
 
 
 @dataclass(slots=True)

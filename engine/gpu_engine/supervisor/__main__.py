@@ -31,7 +31,14 @@ _DEAF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SI
 def main(folder: Path, lock: int) -> int:
     """Supervise the run in `folder`, whose lock is held by the descriptor `lock`. Returns the exit
     status of the run, or 0 in the guard. This process has one thread and does nothing else."""
-    return _supervise(folder, lock) if _guarded(lock) else 0
+    if not _guarded(lock):
+        return 0
+    from gpu_engine.runs import digest
+    from gpu_engine.runs.folder import Run
+
+    status = _supervise(folder, lock)
+    digest.make(Run(folder))  # what lists tell of it; a job of Slurm gets it by the first look
+    return status
 
 
 def in_foreground(run: Run, lock: int, beside: Beside | None = None) -> bool:

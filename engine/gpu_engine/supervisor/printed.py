@@ -54,20 +54,30 @@ _POINT = re.compile(r"(?<![\w.,:])(?:0\.\d+|\d+\.(?:\d\d?|\d{4,}))(?![\d.,:])")
 _PAIR = re.compile(
     r"(?<![\w./@-])(?:(train|training|val|valid|validation|test|eval|evaluation|dev|best|avg|average"
     r"|mean|total) )?([a-z][\w./@-]{0,63})"
-    rf"(?:[\"']?\s{{0,16}}[:=]\s{{0,16}}|(\s{{1,16}})(?=[-+]?\d*\.\d))([\"']?)({_TOKEN})"
+    rf"(?:[\"']?\s{{0,16}}[:=]\s{{0,16}}|(\s{{1,16}})(?=[-+]?\.?\d))([\"']?)({_TOKEN})"
     r"(?:\s?%(?!\s*\|))?\4(?=[\s,;|)\]}]|$)", re.IGNORECASE)
 """For "auto": "loss: 0.31", "val/acc=93.1%", "'loss': '0.5'"; neither a time of day nor a path, nor
 how far a progress bar is."""
 _WITHOUT_SIGN = ("loss", "acc", "accuracy", "ppl", "perplexity")
 """Ends of names behind which a number needs neither ":" nor "="."""
+_UNREAD = re.compile(
+    r"(?<![\w./@-])([a-z][\w./@-]{0,63})[\"']?\s{0,16}[:=]\s{0,16}((?:tensor|np\.float\d+)\([^()]{1,40}"
+    r"|[-+]?[\d.]{1,30}\s?[kmbgt](?![\w/])|\N{MINUS SIGN}[\d.]{1,30})", re.IGNORECASE)
+"""For "auto", what has a name and is a number for people alone: "1.5M", "tensor(0.5, …)"."""
 _STEPS = ("step", "iter", "iteration", "global_step")
 _STEP = re.compile(
-    rf"(?<![\w./-])(?<!per )(?<!each )(?<!every )(?:{'|'.join(_STEPS)})[\"']?\s{{0,16}}[:=#\[]?"
+    rf"(?<![\w./-])(?:{'|'.join(_STEPS)})[\"']?\s{{0,16}}[:=#\[]?"
     rf"\s{{0,16}}[\"']?({_TOKEN})(?![\w%-]|\s?(?:ms|s|secs?|seconds?|min|minutes?|h)\b)",
     re.IGNORECASE)
 """How a line says its own step."""
+_NO_STEP = re.compile(r"\b(?:per|each|every|from|since|until|till|to|of|best|last|next|max|warmup)"
+                      r"[ =:]{0,4}$", re.IGNORECASE)
+_AT_STEP = re.compile(r"\b(?:at|in|on|after|before|for)[ =:]{0,4}$", re.IGNORECASE)
+"""Behind a value it says when that was: "saved at step 40". Before all values it is the line's."""
 _LARGEST_STEP = 10 ** 15
 _GOES_ON = re.compile(r"[.'’_]?\d|,\d{3}(?!\d)")
+_POWER_OR_UNIT = re.compile(r"e[-+]?\d|[kmbgt](?:i?b)?(?!\w)", re.IGNORECASE)
+_SIGN = re.compile(r"(?:^|[\s:=(\[,\"'])[-\N{MINUS SIGN}]$")
 """What of a number a pattern may have left out."""
 _UNCERTAIN = "can't be read for certain: print it like 1234.5"
 
@@ -85,7 +95,11 @@ def number(text: str, *, grouped: bool = False) -> float | None:
 
 def own_step(line: str) -> int | None:
     """The step that a line says it is of; None: none, or none for certain."""
-    values = [number(found[1], grouped=True) for found in _STEP.finditer(line)]
+    first = next((pair.start() for pair in _PAIR.finditer(line)
+                  if pair[2].lower() not in _STEPS and pair[3] is None), len(line))
+    values = [number(found[1], grouped=True) for found in _STEP.finditer(line)
+              if not _NO_STEP.search(line, 0, found.start())
+              and not (found.start() > first and _AT_STEP.search(line, 0, found.start()))]
     steps = {int(v) for v in values if v is not None and 0 <= v <= _LARGEST_STEP and v == int(v)}
     return steps.pop() if len(steps) == 1 else None
 
@@ -101,6 +115,8 @@ def in_line(line: str) -> tuple[dict[str, float], dict[str, str]]:
                 doubts[name] = f"{text} {_UNCERTAIN}"
         elif repr(values.setdefault(name, value)) != repr(value):  # NaN is NaN
             doubts[name] = "a line has it twice, with different values"
+    for found in _UNREAD.finditer(line):
+        doubts.setdefault(found[1], f"{found[2]} {_UNCERTAIN}")
     return {name: value for name, value in values.items() if name not in doubts}, doubts
 
 
@@ -244,8 +260,9 @@ class Printed:
             odd = re.fullmatch(_TOKEN, bare, re.IGNORECASE) and not re.fullmatch(r"[\d.]*", bare)
             why = _UNCERTAIN if odd else "is no number"
         elif (line[begin - 1:begin].isdigit() and not text[0].isspace()) \
-                or _GOES_ON.match(line, end) \
-                or (match.end() == end and re.match(r",\d", line[end:])) \
+                or _GOES_ON.match(line, end) or _SIGN.search(line, 0, begin) \
+                or (match.end() == end and (re.match(r",\d", line[end:])
+                                            or _POWER_OR_UNIT.match(line, end))) \
                 or (bare.isdigit() and len(bare) < 4 and _SPACE.match(line, end)):
             why = "is a part of a longer number"
         if why is not None:

@@ -17,13 +17,13 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import overwrite_inside
 from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
-from gpu_engine.runs.folder import Run, State, each_run, require_folder
+from gpu_engine.runs.digest import By, Figures, FiguresOf, compared_by
+from gpu_engine.runs.folder import Run, each_run, require_folder
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import grid
-from gpu_engine.sweep.figures import By, Figures, FiguresOf, compared_by
 from gpu_engine.sweep.rungs import due
 from gpu_engine.sweep.table import One, best_text, names, summary
 
@@ -165,7 +165,7 @@ def find(name: str) -> Group:
     raise UserError(f"there is no sweep {name!r}; gpu-engine sweep lists them")
 
 
-def read(found: Group, figures: Callable[[Run, State], Figures] | None = None) -> list[One]:
+def read(found: Group, figures: Callable[[Run], Figures] | None = None) -> list[One]:
     """The members that are still there, with their states and all their figures. `figures`: reads
     those of a run."""
     figures = figures or FiguresOf().read
@@ -176,7 +176,7 @@ def read(found: Group, figures: Callable[[Run, State], Figures] | None = None) -
         state, why = run.state(), None
         if state.state != "completed" and not state.live:
             why = state.cause.line if state.cause is not None else state.reason
-        did = figures(run, state)
+        did = figures(run)
         members.append(One(
             run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
             None if why is None else clean(why), state.took(time.time()), did.steps, did.values,
@@ -186,7 +186,7 @@ def read(found: Group, figures: Callable[[Run, State], Figures] | None = None) -
 
 def without_figures(found: Group) -> list[One]:
     """The members with their states; no event is read."""
-    return read(found, lambda run, state: Figures())
+    return read(found, lambda run: Figures())
 
 
 def default_by(found: Group, members: Iterable[One]) -> By:

@@ -17,11 +17,10 @@ from dataclasses import replace
 
 from gpu_engine.common import units
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.runs import sweep, trust
+from gpu_engine.runs import digest, sweep, trust
 from gpu_engine.runs.folder import Run, Rung, State, each_run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.sweep import figures
 
 _QUARTERS = (0.25, 0.5, 0.75)
 FIRST = 3
@@ -110,8 +109,8 @@ class Rungs:
         else:
             return None
         self.past = share
-        values = figures.of(self.run.path, step=last, t=end + skew).values
-        by = figures.compared_by(self.asked, values)
+        values = digest.figures(self.run.path, step=last, t=end + skew).values
+        by = digest.compared_by(self.asked, values)
         last = values[by.name].last if by.name in values else None
         if self.factor is None and last is None:
             return None  # it has no value yet, which is no worse than another's

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.events.track import Extent
+from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Rung
-from gpu_engine.sweep.figures import By, Extent
 
 DONE, RUNNING, WAITING, FAILED, STOPPED = "done", "running", "waiting", "failed", "stopped"
 _KIND = {"completed": DONE, "queued": WAITING, "starting": RUNNING, "running": RUNNING,

@@ -23,6 +23,8 @@ def test_root_makes_it_with_one_line(place, monkeypatch):
     slot = Device("cpu:0", "cpu", "CPU")
     with leases.acquire(place / "one", [slot], "first"):
         assert len(list((place / "shared" / "claims").iterdir())) == 1
+    with leases.wait(place / "one", {}, leases.new_name()):
+        assert len(list((place / "shared" / "line").iterdir())) == 1
 
 
 def test_none_is_asked_for_or_there(monkeypatch, tmp_path):

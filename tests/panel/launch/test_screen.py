@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 from textual.events import Key
@@ -11,6 +13,7 @@ from textual.widgets import Button, Input
 
 from gpu_engine.devices.records import Sample
 from gpu_engine.places import verbs
+from gpu_engine.runs.create import create_run
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
@@ -21,6 +24,7 @@ from gpu_panel.launch.fields import OWN_CLASS, OWN_COMMAND
 from gpu_panel.launch.form import FormPane
 
 from ...conftest import gpus, slots
+from ...plans import plan
 from ..panel_kit import (
     StillSampler,
     on_top,
@@ -260,6 +264,19 @@ async def test_it_comes_with_a_key_or_a_click_and_goes_with_escape_or_a_launch()
         await until(pilot, lambda: screen.form.has_focus_within)
         await pilot.press("ctrl+l")
         await until(pilot, lambda: screen.runs.lines and screen.runs.has_focus)
+
+
+def test_a_run_that_begins_has_its_devices_once_it_is_more_than_written(home, monkeypatch):
+    """As long as its state is that of its making, its devices look free."""
+    run, lock = create_run("a", "", plan())
+    states = ["starting", "running"]
+    monkeypatch.setattr(launch_screen.time, "sleep", lambda _: run.write_state(
+        replace(run.state(), state=states.pop(0))))
+    launch_screen.has_begun(run)
+    assert not states
+    run.write_state(replace(run.state(), state="queued", reason="Slurm job 7 waits"))
+    launch_screen.has_begun(run)
+    os.close(lock)
 
 
 async def test_a_second_launch_while_one_starts_is_none_and_keys_wait_for_the_form(monkeypatch):

@@ -19,8 +19,8 @@ from gpu_panel.launch.run_feed import RunsFeed
 from gpu_panel.run.resume import ResumeOptions
 from gpu_panel.run.snapshot import look
 
-from ...conftest import wait_for
-from ...remote.run.kit import ENDLESS, ended, make_hosts, there
+from ...conftest import over, wait_for
+from ...remote.run.kit import ENDLESS, make_hosts, there
 from ..run_kit import (
     SMALL,
     T0,
@@ -202,7 +202,7 @@ def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
     wait_for(lambda: line().live and run.supervised())
     assert look(run, run.plan(), 1, ()).state.live
     run.stop()
-    assert ended(run).state == "stopped"
+    assert over(run).state == "stopped"
     *_, folder = sorted(there(run, "far").glob("checkpoints/step-*/manifest.json"))
     step = int(folder.parent.name.removeprefix("step-"))
     assert step > 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
 from gpu_engine.sweep import group as sweeps
-from gpu_engine.sweep.figures import By
 from gpu_engine.sweep.table import points
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar

@@ -17,7 +17,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.notify.watch import Happened, RunWatch
 from gpu_engine.places.verbs import Followed
-from gpu_engine.runs import job, summary, sweep
+from gpu_engine.runs import digest, job, sweep
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.sweep import Member
 
@@ -81,7 +81,7 @@ class RunsNews:
             happened = one.look()
             if happened is not None:
                 member = sweep.read(one.run.path)
-                told = News(one.run, summary.read(one.run).name, happened)
+                told = News(one.run, digest.summary(one.run).name, happened)
                 if member is not None:
                     of_sweeps.setdefault(member.sweep, (member, []))[1].append(told)
                 elif happened.event in TOLD:

@@ -21,21 +21,16 @@ from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import hangs
-from gpu_engine.events.paths import ranks_with_files
-from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.reader import sample
-from gpu_engine.events.schema import Schedule, Start, Step, Training
-from gpu_engine.events.view import RunView
+from gpu_engine.events.schema import Step
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs import disk_room, notes, waiting
+from gpu_engine.runs import digest as digests
+from gpu_engine.runs import disk_room, notes, trust, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs import summary as digests
-from gpu_engine.runs.folder import Run
+from gpu_engine.runs.digest import Summary
+from gpu_engine.runs.folder import LIVE, Run
 from gpu_engine.runs.follow import Follower
-from gpu_engine.runs.summary import Digest
 from gpu_engine.runs.waiting import Entry
-from gpu_engine.sweep import figures
 from gpu_panel import readonly
 from gpu_panel.common import errors
 from gpu_panel.launch import row_keys
@@ -59,7 +54,7 @@ class _Known:
 
     stamp: object
     """Its line holds until this is another; None: it is to be looked at anew."""
-    digest: Digest | None
+    summary: Summary | None
     """None: it could not be looked at for a fault of ours."""
     line: RunLine
     reading: LiveRun | None = None
@@ -74,6 +69,8 @@ class RunsFeed:
         self._runs: dict[str, Run] = {}
         self._order: list[str] = []
         """Ids of all runs listed so far, but for those in the queue, newest first."""
+        self._new: list[Run] = []
+        """Those that are not listed yet, the newest first."""
         self._all = False
         """Whether all runs are to be checked for changes."""
         self._folder_stamp: int | None = None
@@ -127,6 +124,9 @@ class RunsFeed:
         self._folder_stamp, self._listed_at, self._all = stamp, now, True
         self._runs = {run.id: run for run in runs.each_run()}
         self._known = {k: v for k, v in self._known.items() if k in self._runs}
+        # In the order in which they ended or began, as far as the folders tell without being read.
+        self._new = sorted((run for name, run in self._runs.items() if name not in self._known),
+                           key=_changed, reverse=True)
 
     def _read_queued(self) -> None:
         """Look at the runs that have entered, left or moved in the queue since the last time."""
@@ -159,12 +159,11 @@ class RunsFeed:
 
     def _read_new(self) -> int:
         """Look at runs that are not listed yet, newest first. Returns how many are left."""
-        new = [run for name, run in self._runs.items() if name not in self._known]
-        # The order in which they ended or began, as far as the folders tell without being read.
-        new.sort(key=_changed, reverse=True)
-        if new:  # one at least, however slow the disk is
+        if new := self._new:  # one at least, however slow the disk is
             self._read_safely(new[0])
-        return _for_a_while(new[1:], LISTING, self._read_safely)
+            left = _for_a_while(new[1:], LISTING, self._read_safely)
+            self._new = new[len(new) - left:]
+        return len(self._new)
 
     def _due(self) -> list[str]:
         """The runs to be checked for changes now: the newest, those next in the queue and those
@@ -179,9 +178,10 @@ class RunsFeed:
     def _read_figures(self, seconds: float) -> int:
         """Read figures for the first time, for so long. Returns how many runs are left."""
         def read(known: _Known) -> None:
-            assert known.digest is not None
             try:
-                known.line = with_end(known.line, known.digest)
+                run = known.line.run
+                known.summary = digests.summary(run, digests.make(run, keep=not readonly.on))
+                known.line = _line(known.summary, next(iter(run.odd()), None))
             except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
                 errors.record(err)
                 known.line = _broken(known.line.run, err)
@@ -191,7 +191,7 @@ class RunsFeed:
                  for name in dict.fromkeys((*self.first, *self._order, *self._known)))
         return _for_a_while(
             [one for one in ended if one is not None and one.reading is None
-             and one.digest is not None and not one.line.waits and not one.line.read],
+             and one.summary is not None and not one.line.waits and not one.line.read],
             seconds, read)
 
     def _read_safely(self, run: Run) -> None:
@@ -201,7 +201,7 @@ class RunsFeed:
             self._read_run(run)
         except Exception as err:  # noqa: BLE001  shown in its line, with the traceback in the log
             before = self._known.get(run.id)
-            if before is None or before.digest is not None:
+            if before is None or before.summary is not None:
                 errors.record(err)
             self._known[run.id] = _Known("unreadable", None, _broken(run, err))
 
@@ -219,16 +219,25 @@ class RunsFeed:
         if before is not None and before.stamp == stamp:
             return
         reading = before.reading if before is not None else None
-        digest = digests.read(run, before.digest if before is not None and reading else None)
-        found = _Known(stamp, digest, _line(digest))
-        if entry is not None and digest.state.state == "queued":
+        digest, state = digests.find(run), None
+        if digest is None:
+            state = run.state()
+            digest = digests.of(run, state, before.summary.digest if before is not None and reading
+                                and before.summary else None)
+        summary = digests.summary(run, digest)
+        # Of a folder whose digest was kept nothing was odd but, since then, whose it is.
+        why = trust.why_not_ours(run.path) if digest.figures is not None else None
+        found = _Known(stamp, summary, _line(summary, f"only shown: {why}" if why else None))
+        if digest.figures is not None:
+            pass
+        elif entry is not None and digest.state == "queued":
             found.line = replace(found.line, waits=True, read=True)
-        elif digest.state.live:
+        elif state is not None and state.live:
             # The devices and processes of a job may be another machine's.
-            here = digest.state.boot in (None, procs.boot_id())
+            here = state.boot in (None, procs.boot_id())
             found.stamp, found.reading = None, reading or LiveRun(run)
             found.line = found.reading.read(found.line, here)
-        elif before is not None and before.digest == digest and not before.line.waits:
+        elif before is not None and before.summary == summary and not before.line.waits:
             found.line = before.line  # only looked at anew
         elif before is not None:  # until the new ones have been read
             old = before.line
@@ -252,18 +261,19 @@ def _broken(run: Run, error: Exception) -> RunLine:
                    reason=f"can't be shown: {type(error).__name__}; see {errors.log_path()}")
 
 
-def _line(digest: Digest) -> RunLine:
-    """What a digest says about its run; its figures are not known yet."""
-    state, run = digest.state, digest.run
-    job = jobs.read(run.path)
-    return RunLine(run, digest.name, digest.mode, digest.replicas, state.state, state.live,
-                   state.created, state.ended, state.reason, started=state.started,
-                   job=job is not None and job.doubt is None, preset=state.name, task=digest.task,
-                   tags=digest.notes.tags, note=digest.notes.note,
-                   verdict=digest.notes.verdict,
-                   warnings=tuple(one.message for one in state.warnings),
-                   seconds=state.took(time.time()), sweep=digest.sweep,
-                   settings=digest.settings, read=False)
+def _line(one: Summary, odd: str | None = None) -> RunLine:
+    """The line of a run; its figures are not known yet, if its digest has none."""
+    run, said, read = one.run, one.digest, one.digest.figures is not None
+    job, end = jobs.read(run.path), said.figures or digests.Figures()
+    by = digests.compared_by(said.best, end.values) if read else None
+    return RunLine(run, one.name, said.mode, said.replicas, said.state, said.state in LIVE,
+                   said.created, said.ended, said.reason, end.steps, end.total, end.loss,
+                   end.means, end.samples_per_s, end.steps_per_s, started=said.started,
+                   job=job is not None and job.doubt is None, preset=said.preset, task=said.task,
+                   tags=one.notes.tags, note=one.notes.note, verdict=one.notes.verdict,
+                   warnings=said.warnings, seconds=said.seconds, sweep=one.sweep, odd=odd,
+                   best=by.best(end.values) if by is not None and one.sweep is not None else None,
+                   by=by, settings=said.settings, read=read)
 
 
 def _changed(run: Run) -> float:
@@ -274,10 +284,6 @@ def _changed(run: Run) -> float:
 
 # --- the figures of one run -------------------------------------------------------------------
 
-_MOST_RANKS = 16
-"""Ranks of a finished run whose files are read."""
-_PARTS = 10
-"""Pieces of the first rank's file for the curve, which is ten cells wide."""
 _POINTS = 256
 """The most points of a live run's loss curve."""
 _BUDGET = 0.05
@@ -320,59 +326,10 @@ class LiveRun:
                        seconds_left=follower.state.left(now.seconds_left, time.time()))
 
 
-def with_end(line: RunLine, digest: Digest) -> RunLine:
-    """The line of a run that has ended, with its last figures and the shape of its loss curve."""
-    view = RunView()
-    curve: list[tuple[int, float]] = []
-    ranks = sorted(ranks_with_files(line.run.path))[:_MOST_RANKS]
-    view.add(ranks)
-    for rank in ranks:
-        first = rank == ranks[0]
-        for event in sample(line.run.events(rank), Start, Schedule, Step, Training,
-                            parts=_PARTS if first else 1):
-            view.fold(rank, event)
-            if first and isinstance(event, Step) and event.loss is not None:
-                while curve and curve[-1][0] >= event.step:  # thrown away by a restart
-                    curve.pop()
-                curve.append((event.step, event.loss))
-    end = view.progress()
-    # The start of a long file is out of date if a resume has asked for more steps.
-    total = _planned(digest, view.ranks.values()) or end.total_steps
-    values = figures.of(line.run.path).values if line.sweep is not None else {}
-    by = figures.compared_by(digest.best, values)
-    return replace(line, step=end.step, total=total, loss=end.loss, read=True,
-                   best=by.best(values), by=by,
-                   history=_evenly(curve), samples_per_s=end.samples_per_s,
-                   steps_per_s=end.steps_per_s, odd=next(iter(line.run.odd()), None))
-
-
-def _evenly(curve: list[tuple[int, float]], points: int = 2 * _PARTS) -> tuple[float, ...]:
-    """Means of a curve at evenly spaced steps; where a piece of the file was left out, the mean
-    before it, and before the first the first: an event may be about many steps."""
-    if not curve:
-        return ()
-    last = max(step for step, _ in curve)
-    parts: list[list[float]] = [[] for _ in range(points)]
-    for step, loss in curve:
-        parts[min(step * points // max(last, 1), points - 1)].append(loss)
-    out = [curve[0][1]]
-    for part in parts:
-        out.append(sum(part) / len(part) if part else out[-1])
-    return tuple(out[1:])
-
-
 def _means(curve: Series) -> tuple[float, ...]:
     """Of its buckets that have any value; NaN for one that has no finite one."""
     return tuple(total / count if count else math.nan for total, count, bad in
                  zip(curve.total, curve.count, curve.bad, strict=True) if count or bad)
-
-
-def _planned(digest: Digest, views: Iterable[RankView]) -> int | None:
-    """The number of steps that the last attempt was to reach; None if that is unknown."""
-    if digest.steps is not None:
-        return digest.steps
-    each = next((v.steps_per_epoch for v in views if v.steps_per_epoch), None)
-    return each * digest.epochs if each and digest.epochs else None
 
 
 def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:

@@ -24,10 +24,10 @@ from gpu_panel.common.rows import Line, Part, Row, cells, fit
 from gpu_panel.run.states import glyph, tone
 
 if TYPE_CHECKING:
+    from gpu_engine.runs.digest import By
     from gpu_engine.runs.folder import Run
     from gpu_engine.runs.state import StateName
     from gpu_engine.runs.sweep import Member
-    from gpu_engine.sweep.figures import By
 
 
 @dataclass(frozen=True, slots=True)

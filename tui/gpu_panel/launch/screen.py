@@ -61,7 +61,9 @@ READ_WITHIN, TICK = 5.0, 0.02
 def has_begun(run: Run) -> None:
     """Return once the run has its devices, or has ended, or half a minute has passed. Blocks."""
     end = time.monotonic() + 30
-    while run.state().state == "starting" and time.monotonic() < end:
+    while (state := run.state()).state in ("queued", "starting") and time.monotonic() < end:
+        if state.state == "queued" and state.reason is not None:
+            return  # it waits, in our line or in Slurm's; one that begins says nothing yet
         time.sleep(TICK)
 
 

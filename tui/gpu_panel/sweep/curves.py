@@ -13,7 +13,7 @@ from textual.widget import Widget
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series
-from gpu_engine.sweep.figures import By
+from gpu_engine.runs.digest import By
 from gpu_engine.sweep.table import Point, points, short, summary
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.runs.digest import By, FiguresOf
 from gpu_engine.sweep import table as sweep_table
-from gpu_engine.sweep.figures import By, FiguresOf
 from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import FAILED, RUNNING, STOPPED, One, Point, failures
+from gpu_panel import readonly
 from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
 from gpu_panel.run.states import glyph, tone
 
@@ -146,7 +147,7 @@ class SweepStore:
 
     def __init__(self, sweep: str) -> None:
         self.sweep = sweep
-        self._figures = FiguresOf()
+        self._figures = FiguresOf(keep=not readonly.on)
         self.last: Gathered | None = None
 
     def gather(self) -> Gathered:

@@ -13,8 +13,8 @@ from textual.events import ScreenResume
 from textual.message import Message
 
 from gpu_engine.common import units
+from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
-from gpu_engine.sweep.figures import By
 from gpu_engine.sweep.group import Group
 from gpu_engine.sweep.table import FAILED, One, Point, names, points, summary
 from gpu_panel import keys

@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
     from gpu_engine.queue.over_hosts import HostWaiter
     from gpu_engine.remote.run import rest
     from gpu_engine.remote.run.span import Span
-    from gpu_engine.runs import waiting
+    from gpu_engine.runs import digest, waiting
     from gpu_engine.runs.folder import EXIT_CODES, Run
     from gpu_engine.sweep.rungs import Rungs
 
@@ -26,12 +26,14 @@ def main(argv: list[str]) -> int:
     try:
         if argv[3:] == ["rest"]:
             rest.fetch(run)
+            digest.make(run)
             os._exit(0)
         state = None
         if waiting.read(run.path) is None or HostWaiter(run).take_turn() is not None:
             span = Span(run, Rungs.of(run))
             state = span.hold() if span.state.live else span.state
         code = EXIT_CODES[(state or run.state()).state]
+        digest.make(run)
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1

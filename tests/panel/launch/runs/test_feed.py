@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from gpu_engine.events import reader
-from gpu_engine.runs import disk_room, waiting
+from gpu_engine.runs import digest, disk_room, notes, waiting
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
-from gpu_panel.launch import run_feed as figures
+from gpu_panel import readonly
 from gpu_panel.launch import run_feed as runs_feed
 from gpu_panel.launch.run_feed import RunsFeed
 from gpu_panel.launch.run_line import layout, run_row
@@ -165,21 +165,6 @@ def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(state):
         os.close(lock)
 
 
-def test_only_the_ends_of_long_files_are_read(monkeypatch):
-    make(losses=[5.0] * 4000 + [0.25], total=4001)
-    read: list[object] = []
-
-    def counted(*args, **more):
-        for event in reader.sample(*args, **more):
-            read.append(event)
-            yield event
-
-    monkeypatch.setattr(figures, "sample", counted)
-    (line,), _ = RunsFeed().refresh()
-    assert 50 < len(read) < 1000  # of 8,000
-    assert (line.step, line.total) == (4001, 4001)
-
-
 def test_a_run_that_was_resumed_for_more_has_the_new_total():
     run = make(losses=[5.0] * 4000, total=2000)  # from the first attempt
     told = plan(spec={"task": {"use": "toy:Toy"}, "train": {"steps": 5000}})
@@ -193,7 +178,7 @@ def test_a_finished_run_is_read_once_until_its_state_changes(monkeypatch):
     feed = RunsFeed()
     feed.refresh()
     with monkeypatch.context() as patch:
-        patch.setattr(runs_feed, "with_end", lambda *_: pytest.fail("read again"))
+        patch.setattr(digest, "sample", lambda *_: pytest.fail("read again"))
         feed.refresh()
     run.write_state(runs.State("failed", run.id, "toy", 1.0, ended=2.0, reason="out of memory"))
     with monkeypatch.context() as patch:
@@ -203,22 +188,32 @@ def test_a_finished_run_is_read_once_until_its_state_changes(monkeypatch):
     assert (line.step, line.loss, unread) == (3, 1.5, 1)  # as before until they are read again
 
 
+def test_a_look_keeps_what_it_has_read_unless_it_may_only_look(monkeypatch):
+    run = make()
+    monkeypatch.setattr(readonly, "on", True)
+    assert [line.loss for line in RunsFeed().refresh()[0]] == [1.5]
+    assert not (run.path / digest.FILE).exists()
+    monkeypatch.setattr(readonly, "on", False)
+    (seen,), _ = RunsFeed().refresh()
+    monkeypatch.setattr(digest, "sample", lambda *_, **__: pytest.fail("reads events"))
+    (line,), _ = RunsFeed().refresh()  # another panel
+    assert line == seen
+    notes.change(run.path, lambda now: replace(now, note="good"))
+    assert [line.note for line in RunsFeed().refresh()[0]] == ["good"]
+
+
 def test_a_run_that_can_not_be_shown_is_logged_once_and_shown_when_it_can(monkeypatch):
     make()
     feed, logged = RunsFeed(), []
     monkeypatch.setattr(runs_feed.errors, "record", logged.append)
     with monkeypatch.context() as patch:
-        patch.setattr(runs_feed.digests, "read", lambda *about: [][0])
+        patch.setattr(runs_feed.digests, "of", lambda *about: [][0])
         for _ in range(3):
             (line,), _ = feed.refresh()
     assert line.state == "unreadable"
     assert len(logged) == 1
     (line,), _ = feed.refresh()
     assert (line.state, line.step) == ("completed", 3)
-
-
-def test_where_a_piece_of_a_long_curve_was_not_read_the_loss_before_it_holds():
-    assert figures._evenly([(1, 4.0), (2, 2.0), (100, 1.0)], 4) == (3.0, 3.0, 3.0, 1.0)
 
 
 def test_an_older_run_is_looked_at_again_when_the_folder_is_listed(monkeypatch):
@@ -292,8 +287,8 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch
     assert asked == [1]
     assert feed.news == "The queue had stopped, and runs again: 3 runs wait in it"
 
-    read, real = [], runs_feed.digests.read
-    monkeypatch.setattr(runs_feed.digests, "read",
+    read, real = [], runs_feed.digests.of
+    monkeypatch.setattr(runs_feed.digests, "of",
                         lambda run, *more: read.append(run.id) or real(run, *more))
     feed.refresh()
     assert read == []

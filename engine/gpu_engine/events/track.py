@@ -1,36 +1,20 @@
-"""How far the values of a run have gone, over all its steps, read from its events: the least, the
-greatest and the last of each; some 50 ms for a mebibyte."""
+"""How far the values of a run have gone, over all its steps: the least, the greatest and the last
+of each."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import statistics
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import size_of
-from gpu_engine.events.paths import events_path, ranks_with_files
-from gpu_engine.events.reader import sample
 from gpu_engine.events.schema import Eval, Event, Metric, Start, Step
-from gpu_engine.runs.folder import Run, State
-from gpu_engine.spec.schema import parse_best
 
 LOSS = "loss"
 EVAL = "eval:"
 """Before the name of an evaluation's value."""
-KINDS: tuple[type[Event], ...] = (Start, Step, Eval, Metric)
-"""The events that are looked at."""
 _LOGGED_LOSS = "\0loss"
 """A value that the script logged as "loss": it counts where the steps' own losses are not known."""
-_PARTS, _PIECE, _END = 60, 1 << 14, 1 << 16
-"""A rank's file that is larger than these pieces together, about a mebibyte, is read in parts."""
-_MOST_RANKS = 16
-
-Stamp = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,42 +25,6 @@ class Extent:
     greatest: float | None
     last: float | None
     """Of the last step, finite or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class By:
-    """The value by which runs are compared."""
-
-    name: str = LOSS
-    """As it is recorded: "eval:accuracy" is an evaluation's."""
-    largest: bool = False
-    """Whether the greatest is the best."""
-
-    @property
-    def text(self) -> str:
-        """As `--by` takes it."""
-        return ("max:" if self.largest else "") + self.name
-
-    def best(self, values: Mapping[str, Extent]) -> float | None:
-        """The best one of a run; None if it has none, or is NaN or infinite by now: it is lost
-        then, however good it has been."""
-        extent = values.get(self.name)
-        if extent is None or extent.last is None or not math.isfinite(extent.last):
-            return None
-        return extent.greatest if self.largest else extent.least
-
-
-def compared_by(asked: str | None, names: Container[str]) -> By:
-    """By which value runs are compared that have recorded values of these `names`. `asked`:
-    run.best, or else train.best, whose value is the evaluation's if there is such a one; None: by
-    the loss of their steps."""
-    try:
-        wanted = parse_best(asked)
-    except UserError:  # of a folder that was changed by hand
-        wanted = None
-    name, largest = wanted or (LOSS, False)
-    order = (EVAL + name, name) if wanted else (name, EVAL + name)
-    return By(next((full for full in order if full in names), name), largest)
 
 
 @dataclass(slots=True)
@@ -152,14 +100,14 @@ class Track:
         return found if logged is None else {LOSS: logged} | found
 
     def curve(self, name: str) -> Mapping[int, float]:
-        """Step → value, of a name in `extents`."""
+        """Step → value, of a name in `extents`; empty of another."""
         there = any(at.values.get(name) for at in self._present)
         return self._values(name if there else _LOGGED_LOSS)
 
     def _values(self, name: str) -> Mapping[int, float]:
         found = [at.values[name] for at in self._present if at.values.get(name)]
-        if name != LOSS or len(found) == 1:
-            return found[0]
+        if name != LOSS or len(found) < 2:
+            return found[0] if found else {}
         # Of the last steps some ranks may not have told theirs yet; an attempt before may have had
         # fewer ranks.
         last, each = min(map(max, found)), dict[int, list[float]]()
@@ -213,65 +161,3 @@ def _extent(every: Mapping[int, float], step: float, further: Iterable[tuple[int
               if math.isfinite(v)]
     return Extent(min(finite, default=None), max(finite, default=None),
                   values[max(values)] if values else None)
-
-
-# --- read from its files -------------------------------------------------------------------------
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How a run did. Nothing is known of a run that has recorded nothing."""
-
-    steps: int | None = None
-    values: dict[str, Extent] = field(default_factory=dict)
-    """How far each value has gone, by its name."""
-    samples_per_s: float | None = None
-    """Examples a second of all ranks."""
-    exact: bool = True
-    """False: only parts of the first rank's events were read, as there are so many."""
-
-
-def of(run: Path, *, step: float = math.inf, t: float = math.inf) -> Figures:
-    """The figures of the run in this folder: up to this step, and as they were at `t`, Unix
-    seconds."""
-    track, exact = track_of(run, t)
-    return Figures(track.steps, track.extents(step), track.samples_per_s if exact else None, exact)
-
-
-def track_of(run: Path, t: float = math.inf) -> tuple[Track, bool]:
-    """All values of the run in this folder, as they were at `t`; and whether all events were read,
-    or only parts of the first rank's, as there are so many."""
-    ranks = ranks_with_files(run)[:_MOST_RANKS]
-    exact = all(size_of(events_path(run, rank)) <= _PARTS * _PIECE + _END for rank in ranks)
-    track = Track()
-    for rank in ranks if exact else ranks[:1]:
-        for event in sample(events_path(run, rank), *KINDS, parts=_PARTS, piece=_PIECE, end=_END):
-            if event.t <= t:
-                track.fold(rank, event)
-    return track, exact
-
-
-class FiguresOf:
-    """Reads the figures of runs, and remembers what it has read."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[Stamp, Figures]] = {}
-
-    def read(self, run: Run, state: State) -> Figures:
-        """The figures of a run, in this state."""
-        if state.state == "queued" and state.attempt == 1:
-            return Figures()
-        stamp = _stamp(run.path)
-        known = self._seen.get(run.id)
-        if known is None or known[0] != stamp:
-            known = self._seen[run.id] = stamp, of(run.path)
-        return known[1]
-
-
-def _stamp(run: Path) -> Stamp:
-    """Changes when a rank writes something."""
-    out = []
-    for rank in ranks_with_files(run):
-        with contextlib.suppress(OSError):
-            found = os.stat(events_path(run, rank))  # noqa: PTH116  of a thousand runs
-            out.append([rank, found.st_size, found.st_mtime_ns])
-    return out
