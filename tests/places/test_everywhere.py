@@ -32,10 +32,11 @@ def devices(request: pytest.FixtureRequest, home: Path) -> dict[str, object]:
 
 
 def test_a_run_is_planned_begun_followed_stopped_gone_on_with_and_removed(devices, home):
-    def records(run: Run, more: int) -> bool:
+    def records(run: Run, more: int, attempt: int) -> bool:
         state = run.state()
         assert goes_on(state), state
-        return run.events(0).exists() and len(losses_so_far(run.path, 0)) > more
+        return (state.state, state.attempt) == ("running", attempt) \
+            and run.events(0).exists() and len(losses_so_far(run.path, 0)) > more
 
     def over(run: Run) -> str:
         wait_for(lambda: not goes_on(run.state()))
@@ -46,16 +47,14 @@ def test_a_run_is_planned_begun_followed_stopped_gone_on_with_and_removed(device
     assert not list(home.glob("runs/*")), "it was planned, and nothing more"
     run = verbs.start(prepared, tags=["night"])
     goes_on = verbs.Followed(run)
-    wait_for(lambda: records(run, 2))
-    assert (run.state().state, run.state().attempt) == ("running", 1)
+    wait_for(lambda: records(run, 2, 1))
     assert notes.read(run.path).tags == ("night",)
     assert not verbs.ask_for_stacks(run, ())
     verbs.stop(run)
     assert over(run) == "stopped"
     many = len(losses_so_far(run.path, 0))
     verbs.resume(run)
-    wait_for(lambda: records(run, many + 2))
-    assert (run.state().state, run.state().attempt) == ("running", 2)
+    wait_for(lambda: records(run, many + 2, 2))
     verbs.look_at_all()
     verbs.stop(run, now=True)
     assert over(run) == "stopped"
