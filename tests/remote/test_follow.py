@@ -82,6 +82,8 @@ def test_a_preset_comes_on_standard_input_and_what_can_not_start_now_is_refused(
     assert called(*planned).returncode == 0
     refused = called("plan", "--now", *planned[1:])
     assert "no space left" in json.loads(refused.stdout)["errors"][0]["why"]
+    with program("plan", "-", stdin=subprocess.PIPE) as refuses:
+        assert "no preset as JSON: Expected `object`, got `array`" in refuses.communicate("[]")[0]
     for words, why in ((("follow", run.id, "--json", "--at", "x"), "expected FILE:BYTE"),
                        (("follow", run.id, "--at", "x:1"), "go with --json"),
                        (("devices", "--watch", "1"), "--watch goes with --json"),

@@ -144,9 +144,14 @@ def _alone() -> Iterator[None]:
 def _devices(spec: RunSpec) -> tuple[set[str], int]:
     """The devices that a spec names, as "host:id", and of how many others it takes any. Raises
     UserError where that is not known before."""
+    from gpu_engine.launching.launcher import is_for_slurm
     from gpu_engine.plan.check import counted
+    from gpu_engine.slurm.script import asked_of
     from gpu_engine.spec.host_names import HostDevices, parse_all
 
+    if is_for_slurm(spec):  # it chooses them
+        job = asked_of(spec)
+        return set(), job.nodes * job.per_node
     devices = counted(spec).devices
     if devices.pick is not None:
         return set(), devices.pick
@@ -160,11 +165,14 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 
 def _devices_of(run: Run) -> tuple[set[str], int]:
     """The same of a run that was started or waits."""
-    from gpu_engine.runs import waiting
+    from gpu_engine.runs import job, waiting
 
+    known = job.read(run.path)
+    if known is not None and known.request is not None:
+        return set(), known.request.nodes * known.request.per_node
     if (plan := run.plan()) is None:
         return set(), 0
-    if waiting.read(run.path) is not None or not plan.ranks:  # or it is in Slurm's queue
+    if waiting.read(run.path) is not None:
         return _devices(plan.spec)
     return {f"{r.host or 'local'}:{d.id}" for r in plan.ranks for d in r.devices}, 0
 

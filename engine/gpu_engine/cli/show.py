@@ -167,7 +167,7 @@ def _processes(state: State) -> list[str]:
     out = []
     for a in state.attempts if len(state.attempts) > 1 else ():
         took = units.clock(a.ended - a.started) if a.ended is not None else ""
-        how = a.outcome or ("goes on" if state.live and a is state.attempts[-1] else "not known")
+        how = a.outcome or ("goes on" if state.live and a.number == state.attempt else "not known")
         other = f"  with {' '.join(map(shlex.quote, a.changed))}" if a.changed else ""
         out.append(clean(f"attempt {a.number}  {how}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())

@@ -149,11 +149,13 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
 
 def given() -> dict[str, Any]:
     """The spec that stands on standard input. Raises UserError."""
+    import msgspec
+
     from gpu_engine.remote.there import wire
 
     try:
-        return dict(json.loads(wire.content(1 << 20)))
-    except (TypeError, ValueError, RecursionError) as err:
+        return msgspec.convert(json.loads(wire.content(1 << 20)), dict)
+    except (ValueError, RecursionError) as err:
         raise UserError(f"standard input: no preset as JSON: {clean(str(err))}") from None
 
 
