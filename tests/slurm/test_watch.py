@@ -20,7 +20,6 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.job import Job, Request
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_engine.slurm import watch
-from gpu_engine.slurm.commands import Seen
 from gpu_engine.spec.write import to_toml
 
 from ..plans import plan
@@ -145,7 +144,7 @@ def test_a_run_that_is_resumed_while_slurm_is_asked_keeps_its_new_job(slurm, mon
 
     def meanwhile():
         jobs.write(run.path, Job(8))
-        return {7: Seen(7, "TIMEOUT", end=9.0)}
+        return {7: Job(7, "TIMEOUT", ended=9.0)}
 
     monkeypatch.setattr(watch.commands, "jobs", meanwhile)
     watch.refresh()

@@ -1,2 +1,1 @@
-"""Where runs are: this machine, other machines by ssh, Slurm. One object for each, with the same
-verbs: look, prepare and start, follow, tell, remove. `verbs` finds the object that is meant."""
+"""Where runs are: this machine, other machines by ssh, Slurm. `verbs` finds the one that is meant."""

@@ -11,10 +11,11 @@ import pwd
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common.clean import clean
+from gpu_engine.runs.job import Job
 
 LIMIT = 10.0
 """Seconds that a command may take."""
@@ -29,23 +30,7 @@ class SlurmError(Exception):
     """A command is missing, has failed or has not answered; the text is one line of words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A job, as squeue or sacct describes it. Times are Unix seconds."""
-
-    id: int
-    state: str
-    reason: str | None = None
-    """Of sacct: by whom it was cancelled, "by anna"."""
-    restarts: int | None = None
-    """How often it was requeued; None: not told."""
-    start: float | None = None
-    """When it began or, if it waits, will probably begin."""
-    end: float | None = None
-    nodes: str | None = None
-
-
-def jobs() -> dict[int, Seen]:
+def jobs() -> dict[int, Job]:
     """This user's jobs by number: those that wait and run, and those that have ended a short time
     ago (Slurm's MinJobAge, 5 minutes by default). One call, however many runs ask. Raises
     SlurmError."""
@@ -55,7 +40,7 @@ def jobs() -> dict[int, Seen]:
     return {job.id: job for line in text.splitlines() if (job := _queued(line)) is not None}
 
 
-def _queued(line: str) -> Seen | None:
+def _queued(line: str) -> Job | None:
     fields, at = {}, 0
     for name, width in _COLUMNS:
         fields[name] = line[at:at + width].strip()
@@ -63,13 +48,22 @@ def _queued(line: str) -> Seen | None:
     if not fields["JobID"].isdigit():
         return None  # of an array, which we submit none of
     count = fields["RestartCnt"]
-    return Seen(int(fields["JobID"]), fields["State"], _known(fields["Reason"]),
-                int(count) if count.isdigit() else None, _time(fields["StartTime"]),
-                _time(fields["EndTime"]), _known(fields["NodeList"]))
+    return _job(fields["JobID"], fields["State"], _known(fields["Reason"]),
+                fields["StartTime"], fields["EndTime"], fields["NodeList"],
+                int(count) if count.isdigit() else 0)
 
 
-def finished(ids: Iterable[int]) -> dict[int, Seen]:
-    """What the accounting knows of these jobs. Raises SlurmError, also where Slurm keeps none."""
+def _job(number: str, state: str, reason: str | None, start: str, end: str, nodes: str,
+         restarts: int = 0) -> Job:
+    """`start`: when it began or, if it waits, will probably begin."""
+    job = Job(int(number), state, reason, restarts, nodes=_known(nodes))
+    return replace(job, expected=_time(start) if job.waits else None,
+                   ended=_time(end) if job.over else None)
+
+
+def finished(ids: Iterable[int]) -> dict[int, Job]:
+    """What the accounting knows of these jobs; `reason`: by whom one was cancelled, "by anna".
+    Raises SlurmError, also where Slurm keeps none."""
     text = call(["sacct", "--noheader", "--parsable2", "--allocations",
                  f"--jobs={','.join(map(str, ids))}", "--format=JobIDRaw,State,Start,End,NodeList"])
     found = {}
@@ -77,9 +71,7 @@ def finished(ids: Iterable[int]) -> dict[int, Seen]:
         fields = line.split("|")
         if len(fields) == 5 and fields[0].isdigit():
             state, _, who = fields[1].partition(" by ")  # "CANCELLED by 1000", "CANCELLED+"
-            nodes = None if fields[4] == "None assigned" else _known(fields[4])
-            found[int(fields[0])] = Seen(int(fields[0]), state, _user(who), None, _time(fields[2]),
-                                         _time(fields[3]), nodes)
+            found[int(fields[0])] = _job(fields[0], state, _user(who), *fields[2:])
     return found
 
 
@@ -139,7 +131,8 @@ def _words(name: str, stderr: bytes) -> str:
 
 
 def _known(text: str) -> str | None:
-    return clean(text) if text and text not in ("(null)", "None", "N/A", "Unknown") else None
+    return clean(text) if text and text not in (
+        "(null)", "None", "None assigned", "N/A", "Unknown") else None
 
 
 def _user(number: str) -> str | None:

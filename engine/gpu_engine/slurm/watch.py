@@ -26,7 +26,7 @@ from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.job import Job
 from gpu_engine.slurm import commands
-from gpu_engine.slurm.commands import Seen, SlurmError
+from gpu_engine.slurm.commands import SlurmError
 
 EVERY = 3.0
 """Seconds between two questions."""
@@ -107,18 +107,15 @@ def _query(runs: Sequence[tuple[Run, Job]]) -> None:
                 commands.cancel(job.id)
 
 
-def _now(job: Job, seen: Seen | None, why: str | None) -> Job:
+def _now(job: Job, seen: Job | None, why: str | None) -> Job:
     """The job, as Slurm describes it now. `why`: why the accounting could not be asked about those
     that squeue no longer lists."""
     job = replace(job, doubt=None, since=None)
     if seen is None:
         return replace(job, state=jobs.GONE, words=why)
-    if not seen.state:
-        return job
-    now = replace(job, state=seen.state, reason=seen.reason, nodes=seen.nodes,
-                  restarts=job.restarts if seen.restarts is None else seen.restarts)
-    return replace(now, expected=seen.start if now.waits else None,
-                   ended=seen.end if now.over else None)
+    # The accounting says nothing of how often it was requeued.
+    return replace(seen, restarts=max(job.restarts, seen.restarts), words=job.words,
+                   request=job.request) if seen.state else job
 
 
 def _note(run: Run, before: Job, now: Job) -> None:
