@@ -35,7 +35,7 @@ ROUNDS = int(os.environ.get("BENCH_RUNS", "3"))
 def make(home: Path) -> int:
     """A finished run in the folder `home`, which GPU_PANEL_HOME names. Returns its bytes."""
     from gpu_engine.devices.records import Device, Inventory
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.folder import AttemptRecord, State
     from gpu_engine.spec.read import from_dict

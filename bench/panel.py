@@ -94,7 +94,7 @@ def live(ranks: int, rate: int) -> Iterator[Path]:
     """A run whose ranks record; this process is its supervisor, as far as the panel can see."""
     from gpu_engine.common import procs
     from gpu_engine.devices.records import Device, Inventory
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.folder import State as RunState
     from gpu_engine.spec.read import from_dict

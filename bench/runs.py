@@ -27,7 +27,7 @@ IDLE = 20.0
 def make(home: Path, count: int = RUNS, steps: int = STEPS) -> None:
     """`count` finished runs in the folder `home`, which GPU_PANEL_HOME names."""
     from gpu_engine.devices.records import Device, Inventory
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.folder import AttemptRecord, Cause, State
     from gpu_engine.spec.read import from_dict

@@ -80,8 +80,13 @@ CELLS = [
     (f"{ON_SLURM} --nodes 2 --mode ddp -- torchrun t", "", 2, f"torchrun {ALONE}"),
     (f"{ON_SLURM} --nodes 2 --mode ddp -- {TOGETHER} --nproc-per-node 1 t", "", 0, None),
     (ON_SLURM + ",a:0 -- sh t", "", 2, "a run is on Slurm's nodes or on hosts, not on both"),
-    ("hold -n 1 --for 1m --set devices.hosts=a", "", 2, "hold has no such option. It holds devices "
-     "of this machine; of another: ssh gpu1 gpu-engine hold"),
+    ("hold -n 1 --for 1m --set devices.hosts=a", "", 2, "hold has no such option. Devices of "
+     "another machine: --devices gpu1:0; on Slurm: salloc --gpus=1"),
+    ("hold --devices slurm --for 1m", "", 2, "salloc --gpus=1"),
+    ("hold --devices a:0 -- true", "", 2, "ssh -t a gpu-engine hold"),
+    ("fit single --set devices.hosts=a:cpu:0", "", 2, "only the machine that fit runs on can limit "
+     "the memory of CPU slots: type gpu-engine fit on a"),
+    ("fit single --set devices.hosts=a:0,b:0", "", 2, "name one host, or run gpu-engine fit on"),
     ("fit single --set devices.hosts=slurm", "", 2, "srun --gpus=1 --pty gpu-engine fit"),
     (f"{HERE} -o account=vision", "", 2, "run.sbatch.account = \"vision\": is for a run on Slurm: "
      "--set devices.hosts=slurm")]

@@ -21,7 +21,7 @@ WRITING = {
         events/writer.py: KeptFile in __init__
         launching/launcher.py: open_inside in supervise
         launching/notifier.py: open_inside in start
-        launching/reattach.py: open_inside in _fetch
+        places/hosts.py: open_inside in _fetch
         notify/journal.py: open_inside in acquire
         observe/findings.py: open_inside in _noted_by_another
         observe/identity.py: open_inside in note

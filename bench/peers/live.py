@@ -21,7 +21,7 @@ def main() -> None:
     from gpu_engine.devices.records import Device, Inventory
     from gpu_engine.events import schema
     from gpu_engine.events.writer import EventWriter, encode
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
     from gpu_engine.runs.create import create_run
     from gpu_engine.runs.folder import AttemptRecord, State
     from gpu_engine.spec.read import from_dict

@@ -31,7 +31,9 @@ heartbeats; accelerate, Fabric and "Lightning, all off" record nothing; "loss lo
 Trainer as it comes.""",
     "train2": """\
 The same work on two ranks under DDP over gloo. Fabric is started by `fabric run`, Lightning by its
-Trainer, accelerate's script by `torchrun` (`accelerate launch` starts no two ranks on CPUs).""",
+Trainer, accelerate's script by `torchrun` (`accelerate launch` starts no two ranks on CPUs). Linux
+shares busy cores by sessions: torchrun's ranks lead one each, and so do those of gpu-panel's
+engine; the ranks of a person's own command share one with their supervisor.""",
     "stop": """\
 Two ranks of the same script, which has no handler for signals. Ctrl-C is SIGINT to the program in
 the foreground (by hand: to both ranks); from outside is SIGTERM to it, and for gpu-panel

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpu_engine.common.values import Bounds, Existing
-    from gpu_engine.launching.launcher import launch
+    from gpu_engine.places.verbs import launch
     from gpu_engine.spec.schema import RunSpec
     from gpu_engine.training.task import Task
 
@@ -23,7 +23,7 @@ _WHERE = {
     "Bounds": "gpu_engine.common.values",
     "Existing": "gpu_engine.common.values",
     "RunSpec": "gpu_engine.spec.schema",
-    "launch": "gpu_engine.launching.launcher",
+    "launch": "gpu_engine.places.verbs",
 }
 
 

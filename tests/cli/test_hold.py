@@ -13,6 +13,7 @@ from gpu_engine.common import procs
 from gpu_engine.devices import leases
 
 from ..conftest import wait_for
+from ..remote.run.kit import make_hosts
 
 WIDE = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'] == '', flush=True); "
 
@@ -57,6 +58,21 @@ def test_a_device_is_held_for_a_time_by_nobody_s_run_and_let_go(home):
     assert not states()["cpu:0"].startswith("leased")
     wait_for(lambda: not keepers())
     assert "you hold nothing" in engine("release").stderr
+
+
+def test_a_device_of_a_host_is_held_there(home):
+    make_hosts(home, "a")
+    done = engine("hold", "--devices", "a:cpu:0", "--for", "1h", "--why", "reading")
+    assert done.stdout.startswith("a: CPU 0 held until "), done.stderr
+    assert [str(leased).partition(": ")[2]
+            for leased in leases.holders(home.parent / "a/leases").values()] == ["reading"]
+    assert ": reading" in engine("devices", "--hosts").stdout
+    again = engine("hold", "-n", "1", "--devices", "a:cpu:0", "--for", "1h")
+    assert again.returncode == 2
+    again = engine("hold", "--devices", "a:cpu:0", "--for", "1h")
+    assert (again.returncode, "CPU 0 is held by" in again.stderr) == (2, True)
+    assert engine("release", "a:cpu:0").stdout == "a: CPU 0 released\n"
+    assert not leases.holders(home.parent / "a/leases")
 
 
 def test_a_hold_ends_by_itself_and_with_its_keeper(home):

@@ -22,7 +22,7 @@ from gpu_engine.cli.mcp import Rights
 from gpu_engine.common import units
 from gpu_engine.common.errors import Problem, UserError
 from gpu_engine.interpreters import choose
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
 from gpu_engine.spec.read import from_dict
@@ -154,12 +154,13 @@ async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process
     ({"hosts": ["any"], "pick": 2}, "ddp", (set(), 2)),
     ({"hosts": ["any"]}, "single", (set(), 1)),
     ({"ids": ["0"]}, "single", ({"local:0"}, 0)),
+    ({"hosts": ["slurm"], "pick": 2}, "multinode", (set(), 4)),
     ({}, "single", (set(), 1)),
     ({}, "ddp", None),
     ({"hosts": ["a"]}, "ddp", None)])
 def test_devices_are_counted_wherever_they_are(devices, mode, counted):
     spec = from_dict({"task": {"command": ["true"]}, "devices": devices,
-                      "parallel": {"mode": mode}})
+                      "parallel": {"mode": mode, "nodes": 2 if mode == "multinode" else 1}})
     if counted is not None:
         assert ours._devices(spec) == counted
         return

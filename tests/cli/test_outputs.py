@@ -53,7 +53,7 @@ def check(name: str, text: str) -> Any:
 
 def with_json(command: click.Command, name: str = "") -> Iterator[str]:
     """Every command that has the option."""
-    if not command.hidden and any("--json" in option.opts for option in command.params):
+    if any("--json" in one.opts and not getattr(one, "hidden", False) for one in command.params):
         yield name
     if isinstance(command, click.Group):
         context = click.Context(command)

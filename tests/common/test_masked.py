@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gpu_engine.common.clean import MASK, shown, shown_words
-from gpu_engine.launching.launcher import prepare, resume
+from gpu_engine.places.verbs import prepare, resume
 from gpu_engine.plan.build import plan as of_spec
 from gpu_engine.runs import digest
 from gpu_engine.runs.create import create_run

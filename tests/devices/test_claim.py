@@ -13,8 +13,8 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device
-from gpu_engine.launching.launcher import prepare
-from gpu_engine.launching.launcher import start as launch
+from gpu_engine.places.verbs import prepare
+from gpu_engine.places.verbs import start as launch
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict

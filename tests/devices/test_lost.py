@@ -12,7 +12,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.launch.devices import DevicesPane

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import apply_set, from_dict

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.ports import free_port
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import folder as runs
 
 from ..command_line import called

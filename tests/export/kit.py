@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_engine.spec.read import from_dict

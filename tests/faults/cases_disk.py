@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_engine.launching.launcher import start
+from gpu_engine.places.verbs import start
 from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for

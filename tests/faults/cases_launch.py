@@ -21,7 +21,7 @@ from .kit import SOON, Box, case
 
 LAUNCH = """
 import sys
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.spec import from_dict
 launch(from_dict({"task": {"use": "gpu_engine.tasks.bytes_gpt:BytesGPT"},
                   "devices": {"ids": ["cpu:0"]}, "run": {"python": sys.argv[1]}}))

@@ -22,7 +22,7 @@ import pytest
 from gpu_engine.common import paths, procs
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Inventory
-from gpu_engine.launching.launcher import prepare, start
+from gpu_engine.places.verbs import prepare, start
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_engine.common.errors import SpecError
+from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.interpreters import choose, inspection
 from gpu_engine.interpreters.inspection import Seen
 from gpu_engine.launching import launcher
 from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import resume
+from gpu_engine.queue.submit import plan as queued
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
@@ -130,7 +132,7 @@ def test_a_resume_takes_the_environment_of_the_folder_that_the_run_was_submitted
     run, lock = create_run("test", to_toml(spec), replace(plan, cwd=str(copy)))
     run.write_state(replace(run.state(), state="stopped"))
     os.close(lock)
-    again = launcher.resume(run).plan.interpreter
+    again = resume(run).plan.interpreter
     assert again.path == str(project / ".venv/bin/python")
 
 
@@ -262,7 +264,21 @@ def test_a_command_whose_python_has_no_torch_is_told_which_has(tmp_path, monkeyp
     (said,) = warned("python", "train.py", "--lr", "1")
     assert said == (f"{python} has no torch, and the .venv of {project} has it: if the command "
                     "needs it, type .venv/bin/python train.py --lr 1")
+    (said,) = warned("env", "A=1", "timeout", "9", "python", "train.py")
+    assert said.endswith("type env A=1 timeout 9 .venv/bin/python train.py")
+    (project / "go.py").write_text("#!/usr/bin/env python\n")
+    (project / "go.py").chmod(0o755)
+    (said,) = warned("./go.py", "--lr", "1")
+    assert said.endswith("type .venv/bin/python ./go.py --lr 1")
+    waits = from_dict({"devices": {"pick": 1}, "task": {"command": ["python", "train.py"]}})
+    assert any("has no torch" in told for told in queued(waits, slots(1)).warnings)
     assert not warned(".venv/bin/python", "train.py")
     assert not warned("true")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match=r"on the PATH: type \.venv/bin/python train\.py"):
+        warned("python", "train.py")
+    with pytest.raises(UserError, match=r"on the PATH$"):
+        warned("nosuchprogram", "train.py")
+    monkeypatch.setenv("PATH", f"{python.parent}:/usr/bin:/bin")
     shutil.rmtree(project / ".venv")
     assert not warned("python", "train.py")

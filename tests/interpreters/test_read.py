@@ -14,7 +14,7 @@ import pytest
 from gpu_engine.cli import mcp
 from gpu_engine.interpreters import inspection
 from gpu_engine.interpreters.inspection import Build, Seen
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import from_dict
 

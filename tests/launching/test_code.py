@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.code import snapshot, store
 from gpu_engine.code.difference import between
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import environment
 from gpu_engine.spec.read import from_dict
 

@@ -12,7 +12,7 @@ import pytest
 from gpu_engine import __version__
 from gpu_engine.code import snapshot
 from gpu_engine.launching.environment import git_state
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import environment
 from gpu_engine.runs.environment import Environment
 from gpu_engine.spec.read import from_dict

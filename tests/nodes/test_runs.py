@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.launching.launcher import launch, prepare, resume, start
-from gpu_engine.launching.lookup import find, stop
+from gpu_engine.places.verbs import find, launch, prepare, resume, start, stop
 from gpu_engine.queue import submit
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.run import parts
@@ -82,13 +81,13 @@ def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_pat
     """To the bit; they meet at an address of the first that is none of loopback, though its own
     name is. One of them is far away."""
     hosts.write_config(delays={"gpu2": 0.1})
-    over = launch(from_dict(DIGITS | TWO))
-    assert over(over).state == "completed", over.state()
-    found = [losses(over.path, rank) for rank in (0, 1)]
+    both = launch(from_dict(DIGITS | TWO))
+    assert over(both).state == "completed", both.state()
+    found = [losses(both.path, rank) for rank in (0, 1)]
     assert found == losses_here(tmp_path / "two", TWO_HERE)
     assert [len(own) for own in found] == [6, 6]
-    assert over.require_plan().master_addr == hosts.nodes[0].address
-    same_here_and_there(over)
+    assert both.require_plan().master_addr == hosts.nodes[0].address
+    same_here_and_there(both)
     nothing_left(hosts)
 
 

@@ -263,7 +263,7 @@ def test_a_launch_warns_that_nobody_will_be_told():
     config.path().chmod(0o644)
     config.path().parent.chmod(0o755)
     assert "no notifications will be sent about this run" in notifier.doubt()
-    warned = launcher._warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
+    warned = launcher.warned(replace(plan(1), warnings=("one",)), None, notifier.doubt())
     assert warned.warnings == ("one", notifier.doubt())
 
 

@@ -10,6 +10,8 @@ from gpu_engine.queue.turns import When
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 
+from .. import conftest
+
 
 def spec(*command, slot=0, **more):
     """A run of `command` on one CPU slot; `more` replaces tables of the spec."""
@@ -39,4 +41,4 @@ def reason(run: Run) -> str:
 def over(*runs: Run) -> None:
     """Wait until all have ended, and their supervisors with them."""
     for run in runs:
-        over(run)
+        conftest.over(run)

@@ -17,8 +17,8 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
-from gpu_engine.launching import lookup
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places import verbs
+from gpu_engine.places.verbs import launch
 from gpu_engine.queue import serve, submit
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.reach import hosts
@@ -63,9 +63,10 @@ def held(home: Path, *indices: int) -> leases.Leases:
     return leases.acquire(home / "leases", [devices[i] for i in indices], "77aa", share=False)
 
 
-def spec(*command: str, count: int | None = 2, hosts: str = "any", **more):
+def spec(*command: str, count: int | None = 2, hosts: str | list[str] = "any", **more):
     return from_dict({"name": "t", "task": {"command": list(command)},
-                      "devices": {"hosts": [hosts]} | ({"pick": count} if count else {}),
+                      "devices": {"hosts": [hosts] if isinstance(hosts, str) else hosts}
+                      | ({"pick": count} if count else {}),
                       "parallel": {"mode": "ddp" if count != 1 else "single"}} | more)
 
 
@@ -206,7 +207,7 @@ def test_a_stop_reaches_who_may_have_begun_it(machines, home):
         there = Run(next((machines / "a").glob("parts/*")))
         assert (state(run), state(there)) == ("stopped", "running")
         assert reason(run).startswith("a can't be reached: what runs there goes on until")
-        lookup.stop(run)
+        verbs.stop(run)
         over(there)
     assert (state(there), reason(run)) == ("stopped", "")
 
@@ -268,12 +269,68 @@ def test_a_run_waits_for_the_devices_that_it_names_on_a_host(machines, home):
     """And not for others that are free there; a sweep's members do so one after another."""
     with held(machines / "a", 1):
         run = submit.submit(spec(*SHOW, count=None, hosts="a:2,1"), When())
-        wait_for(lambda: reason(run) == "waits for GPU 2, GPU 1 of a: a: GPU 1 is not free")
+        wait_for(lambda: reason(run) == "waits for a:2,1: a: GPU 1 is not free")
     over(run)
     assert state(run) == "completed", reason(run)
     assert run.output(0).read_text().endswith(" 2,1\n")
     with pytest.raises(SpecError, match=r"a:7.*there is no such device here; a has GPUs"):
         submit.submit(spec(*SHOW, count=None, hosts="a:7"), When())
+
+
+BOTH = {"count": None, "hosts": ["a:0", "b:0"], "parallel": {"mode": "multinode"}}
+
+
+@pytest.mark.parametrize("what", ["taken", "killed"])
+def test_several_hosts_begin_together_or_none_does(machines, home, what):
+    """The last device is taken while the run has the first one; or its process is killed then."""
+    with held(machines / "b", 0):
+        run = submit.submit(spec(*EMIT, **BOTH), When())
+        wait_for(lambda: reason(run) == "waits for a:0 and b:0: b: GPU 0 is not free")
+    with happens(machines, "b", "hold start"):
+        first = Run(wait_for(lambda: next((machines / "a").glob("parts/[0-9a-f]*"), None)))
+        wait_for(lambda: state(first) == "running")
+        taken = contextlib.ExitStack()
+        if what == "taken":
+            taken = held(machines / "b", 0)
+        else:
+            os.kill(run.state().pid, signal.SIGKILL)
+            wait_for(lambda: not run.supervised())
+    with taken:
+        if what == "taken":
+            wait_for(lambda: "waits as b could not start it: " in reason(run))
+            assert not first.path.exists()
+            assert not parts.read(run.path)
+        else:
+            assert serve.ensure() == 1
+    wait_for(lambda: state(run) == "running")
+    assert first.path.exists() is (what == "killed")
+    assert len(list(machines.glob("[ab]/parts/*"))) == 2
+    run.stop()
+    over(run)
+    assert state(run) == "stopped", reason(run)
+
+
+def test_two_runs_over_the_same_hosts_do_not_wait_for_each_other(machines, home):
+    """Of two machines, which do not know of each other."""
+    shutil.copytree(home, machines / "other")
+    ends = sys.executable, "-S", "-E", "-c", "pass"
+    first = submit.submit(spec(*ends, **BOTH), When())
+    os.environ["GPU_PANEL_HOME"] = str(machines / "other")
+    second = submit.submit(spec(*ends, **BOTH | {"hosts": ["b:0", "a:0"]}), When())
+    over(second)
+    os.environ["GPU_PANEL_HOME"] = str(home)
+    over(first)
+    assert [state(run) for run in (first, second)] == ["completed"] * 2, reason(first)
+
+
+def test_runs_that_name_other_devices_do_not_wait_for_each_other(machines, home):
+    with held(machines / "a", 0):
+        waits = submit.submit(spec(*SHOW, count=None, hosts="a:0"), When())
+        other = submit.submit(spec(*SHOW, count=None, hosts="a:1"), When())
+        behind = submit.submit(spec(*SHOW, count=1, hosts="a"), When())
+        over(other)
+        assert (state(waits), reason(behind)) == ("queued", "waits for runs ahead of it")
+    over(waits, behind)
 
 
 def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(machines, home):
@@ -290,7 +347,7 @@ def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(
 
 
 @pytest.mark.parametrize(("devices", "more", "why"), [
-    ({"hosts": ["a:0", "b:0"]}, {}, "the queue takes devices of one machine"),
+    ({"hosts": ["a:0", "b:0"]}, {"task": {"command": ["torchrun", "t"]}}, "start a training of"),
     ({"hosts": ["any"]}, {"parallel": {"mode": "ddp"}}, "say how many devices"),
     ({"hosts": ["@nobody"], "pick": 1}, {}, "no host in .*hosts.toml is of that group"),
     ({"hosts": ["any:0"]}, {}, "any stands for several hosts"),

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import disk_room
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
@@ -53,7 +53,7 @@ def test_a_reader_that_is_killed_goes_on_where_it_was(home, hosts):
     log += "".join(line["text"] for line in lines if line.get("name") == "ranks/00000.log")
     assert (lines[-1]["kind"], lines[-1]["state"], reader.returncode) == ("ended", "stopped", 130)
     assert run.log(0).read_text() == log
-    wait_for(lambda: not run.supervised())
+    over(run)
 
 
 def test_ctrl_c_ends_the_following_and_not_the_run(home):
@@ -82,6 +82,8 @@ def test_a_preset_comes_on_standard_input_and_what_can_not_start_now_is_refused(
     assert called(*planned).returncode == 0
     refused = called("plan", "--now", *planned[1:])
     assert "no space left" in json.loads(refused.stdout)["errors"][0]["why"]
+    with program("plan", "-", stdin=subprocess.PIPE) as refuses:
+        assert "no preset as JSON: Expected `object`, got `array`" in refuses.communicate("[]")[0]
     for words, why in ((("follow", run.id, "--json", "--at", "x"), "expected FILE:BYTE"),
                        (("follow", run.id, "--at", "x:1"), "go with --json"),
                        (("devices", "--watch", "1"), "--watch goes with --json"),

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launching import launcher as launch
+from gpu_engine.places import verbs as launch
 from gpu_engine.runs import attempts
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run

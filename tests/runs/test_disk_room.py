@@ -9,7 +9,7 @@ import pytest
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Error
-from gpu_engine.launching import launcher as launch
+from gpu_engine.places import verbs as launch
 from gpu_engine.runs import disk_room
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.disk_room import Room

@@ -15,8 +15,9 @@ from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import write_json
 from gpu_engine.common.paths import queue_folder
-from gpu_engine.launching import ask_torch, reattach
-from gpu_engine.launching.launcher import launch, resume
+from gpu_engine.launching import ask_torch
+from gpu_engine.places import verbs
+from gpu_engine.places.verbs import launch, resume
 from gpu_engine.queue import serve
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import folder, notes, sweep, trust, waiting
@@ -64,7 +65,7 @@ def test_no_command_contacts_a_host_that_only_a_folder_names(home, tmp_path, wor
     (home / "hosts.toml").write_text(f'[hosts.evil]\nvia = ["sh", "-c", "touch {marker}"]\n')
     called(*words, run.id)
     assert not marker.exists()
-    assert not reattach.reattach(run)
+    assert not verbs.look(run)
 
 
 def test_a_host_is_what_hosts_toml_says_now(home):

@@ -15,7 +15,7 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.events import schema
 from gpu_engine.events.reader import Tail
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.report import usage
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import leftovers
@@ -279,8 +279,8 @@ def test_a_sweep_whose_best_go_on(cluster, tmp_path):
 def test_what_waits_for_another_run_or_an_hour(cluster, tmp_path):
     (tmp_path / "train.py").write_text(PRINTING)
     words = ["--set", "devices.hosts=slurm:cpu:0", "--", sys.executable, "train.py", "1"]
-    first = say("run", "--queue", *words).strip()
-    second = runs.find(say("run", "--queue", "--after", first, "--begin", "+3h", *words).strip())
+    first = say("run", "--queue", *words).split()[-1]
+    second = runs.find(say("run", "--queue", "--after", first, "--begin", "+3h", *words).split()[-1])
     shown = cluster.ask("scontrol", "show", "job", str(job_of(second).id))
     assert f"Dependency=afterok:{job_of(runs.find(first)).id}" in shown
     assert "afterok" not in (second.path / "job.sh").read_text()  # nor when it is resumed

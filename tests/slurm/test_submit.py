@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from gpu_engine.cli import cli
 from gpu_engine.common.errors import UserError
-from gpu_engine.launching import launcher
 from gpu_engine.notify import config, journal
+from gpu_engine.places import verbs
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import leftovers
@@ -118,7 +118,7 @@ def test_a_resume_is_another_job_of_the_same_run(cluster, tmp_path):
     say("stop", run.id)
     before = (run.path / "spec.toml").read_text()
     with pytest.raises(UserError, match="checkpoint"):
-        launcher.resume(run, start="7")
+        verbs.resume(run, start="7")
     assert run.state().state == "stopped"
     other = cluster.fill()
     said = say("resume", run.id, "--set", "run.grace=7")

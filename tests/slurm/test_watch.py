@@ -11,7 +11,7 @@ import pytest
 from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.paths import runs_folder
-from gpu_engine.launching import launcher, lookup
+from gpu_engine.places import verbs
 from gpu_engine.runs import environment
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs.create import create_run
@@ -131,7 +131,7 @@ def test_slurm_that_cannot_be_asked_changes_no_state(slurm):
     watch.refresh()  # it is not asked as often as one that answers
     assert len(slurm.calls("squeue")) == before
     with pytest.raises(UserError, match=r"Slurm can't be asked: .*scancel 7 cancels it"):
-        lookup.stop(run)
+        verbs.stop(run)
     slurm.lists(("7", "RUNNING", "0", "5", "N/A", "n1", "None"))
     watch.refresh(at_once=True)
     assert job_of(run) == Job(7, state="RUNNING", nodes="n1")
@@ -167,7 +167,7 @@ def test_a_stop_that_is_refused_leaves_the_run_as_it_was(slurm):
     slurm.put("scancel", "echo 'scancel: error: Kill job error on job id 7: Access denied' >&2; "
                          "exit 1")
     with pytest.raises(UserError, match="Kill job error on job id 7: Access denied"):
-        lookup.stop(run)
+        verbs.stop(run)
     assert not jobs.asked_to_stop(run.path)
     assert run.state().state == "queued"
 
@@ -182,7 +182,7 @@ def test_how_a_job_that_runs_is_stopped(slurm, reported, now, calls):
     if reported:
         run.write_state(State("running", run.id, "toy", 1.0, pid=3, attempts=(
             AttemptRecord(1, 2.0, requeued=0),)))
-    lookup.stop(run, now=now)
+    verbs.stop(run, now=now)
     assert slurm.calls("scancel") == calls
     assert slurm.calls("scontrol") == ["scontrol update JobId=7 Requeue=0"]
     assert run.state().state == "stopping"
@@ -203,11 +203,11 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):
     for start, says in (("newest", "Batch job submission failed: Access denied"),
                         ("best", "checkpoint")):
         with pytest.raises(UserError, match=says):
-            launcher.resume(run, start=start)
+            verbs.resume(run, start=start)
         assert {p.name: p.read_bytes() for p in run.path.iterdir()
                 if p.is_file() and p.name != jobs.SCRIPT} == before
     slurm.put("sbatch", "echo 8")
-    launcher.resume(run, ["train.steps=9"])
+    verbs.resume(run, ["train.steps=9"])
     assert job_of(run) == Job(8, request=Request(1, 1))
     assert (run.state().state, run.state().attempt) == ("queued", 2)
     assert run.state().changed[-1] == "train.steps=9"

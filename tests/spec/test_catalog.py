@@ -36,13 +36,21 @@ class Mine(Base):
     is."""
     lr: "float | None" = None
     names: list = field(default_factory=list)
+    pair: tuple = field(default_factory=tuple)
+    where: Path = Path("data")
     seed: int = field(default=3)
     computed: int = len("abc")
     shared: ClassVar[int] = 3
     _hidden: int = 1
 
-class Odd(Elsewhere):
+class Odd(Elsewhere, Base):
     x: int = 1
+
+class Round(Circle):
+    x: int = 1
+
+class Circle(Round):
+    y: int = 1
 '''
 
 
@@ -60,10 +68,13 @@ def test_fields_come_with_type_default_and_help_and_nothing_runs(file):
         "depth": ("int", 2, False, "How deep."),
         "folder": ("str", None, True, "Where the data is."),
         "lr": ("float | None", None, False, ""), "names": ("list", [], False, ""),
+        "pair": ("tuple", [], False, ""), "where": ("Path", "data", False, ""),
         "seed": ("int", 3, False, ""), "computed": ("int", None, False, "")}
     assert info.doc.startswith("Trains mine.")
     assert info.whole
-    assert not catalog.describe(f"{file}:Odd").whole
+    for odd, names in (("Odd", ["depth", "x"]), ("Round", ["y", "x"])):
+        found = catalog.describe(f"{file}:{odd}")
+        assert ([field.name for field in found.fields], found.whole) == (names, False)
 
 
 def test_a_task_that_a_package_re_exports_is_found(tmp_path, file):

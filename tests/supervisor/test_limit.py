@@ -7,7 +7,7 @@ import pytest
 from gpu_engine.common.errors import SpecError
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Checkpoint, End, Metric, Step
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.write import to_toml
@@ -26,7 +26,7 @@ DIGITS = {"task": {"use": "gpu_engine.tasks.digits:Digits"}, "parallel": {"mode"
 
 
 def test_a_task_saves_and_has_completed_and_a_resume_has_as_much_again(home, monkeypatch):
-    from gpu_engine.launching import launcher
+    from gpu_engine.places import verbs
 
     run = launch(from_dict(DIGITS | {"run": {"limit": 1.0}}), inventory=slots(2))
     first = over(run, 120)
@@ -40,7 +40,7 @@ def test_a_task_saves_and_has_completed_and_a_resume_has_as_much_again(home, mon
     assert events(run, Checkpoint)[-1].step == steps[-1].step == events(run, End)[-1].steps
     assert not first.warnings
 
-    launcher.start(launcher.resume(run))
+    verbs.start(verbs.resume(run))
     second = wait_for(lambda: (s := run.state()).attempt == 2 and not s.live and s, 120)
     assert second.state == "completed"
     assert second.until > first.ended

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_engine.common import procs
 from gpu_engine.events.paths import events_path
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
 from gpu_engine.spec.read import from_dict

@@ -155,7 +155,7 @@ def test_a_stop_takes_the_last_of_the_line_first(monkeypatch):
     waiting.leave(made.runs[0].path)  # it runs
     monkeypatch.setattr(Run, "state", lambda run: State("queued", run.id, "t", 1.0))
     stopped = []
-    monkeypatch.setattr("gpu_engine.launching.lookup.stop", lambda run, now: stopped.append(run))
+    monkeypatch.setattr("gpu_engine.places.verbs.stop", lambda run, now: stopped.append(run))
     group.stop(group.find(made.id))
     assert stopped == [*made.runs[:0:-1], made.runs[0]]
 

@@ -86,13 +86,18 @@ def test_a_sweep_in_words():
                 for at, (run, value) in enumerate(zip(runs, (None, 0.5, None), strict=True))]
     sweep_table.notes(points(compared, By()), By())
     sweep_table.notes(points(compared[:2], By()), By())
+    sweep_table.best_text(runs[1:], By())
+    sweep_table.best_text([replace(runs[0], values={}, repeat=None)], By())
     assert sweep_table.best_text([], By()) == ""
+    assert sweep_table.notes([], By()) == []
 
 
 def test_values_that_are_not_finite_are_left_out_and_counted():
     assert stat([1.0, math.nan, None, 3.0, math.inf]) == Stat(2, 2.0, math.sqrt(2), odd=2)
     assert stat([]) == Stat(0, None, None)
-    found = points([one(1, "a", least=0.5, last=math.nan), one(2, "a", least=0.7)], By())
-    assert sweep_table.cells(found[0])[2:4] == ["0.700", "0.700"]
+    found = points([one(1, "a", least=0.5, last=math.nan), one(2, "a", least=0.7),
+                    one(3, "a", least=0.8), one(4, "b", least=math.nan)], By())
+    assert [sweep_table.cells(line)[2:4] for line in found] == [
+        ["0.750 ± 0.0707 (2)"] * 2, ["–", "NaN"]]
     assert sweep_table.notes(found, By())[-1] == \
-        "1 run ended with a loss that is not finite; means leave it out"
+        "2 runs ended with a loss that is not finite; means leave it out"

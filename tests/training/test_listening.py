@@ -9,7 +9,7 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from gpu_engine.launching import launcher
+from gpu_engine.places import verbs
 from gpu_engine.spec.read import from_dict
 from gpu_engine.worker.rank import group
 
@@ -27,7 +27,7 @@ def listening(pid: int | None = None) -> set[tuple[str, int]]:
 
 
 def test_ranks_on_one_machine_listen_to_it_alone():
-    run = launcher.launch(from_dict(TWO_HERE | ENDLESS))
+    run = verbs.launch(from_dict(TWO_HERE | ENDLESS))
     wait_for(lambda: all(
         run.events(rank).exists() and losses_so_far(run.path, rank) for rank in (0, 1)))
     found = set().union(*(listening(process.pid) for process in run.state().processes))

@@ -31,8 +31,8 @@ def test_a_step_is_all_sums_over_all_counts():
     weight.grad = None
     loss.of((9 * weight, torch.tensor([1.5])), last=False).backward()
     loss.of((0 * weight, 0), last=True).backward()
-    assert loss.finish().item() == 12.0
-    assert weight.grad.item() == 6.0
+    shown = loss.finish()
+    assert (shown.item(), shown.dtype, weight.grad.item()) == (12.0, torch.float64, 6.0)
 
 
 @pytest.mark.parametrize("passes", [1, 2])

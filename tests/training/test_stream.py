@@ -164,7 +164,8 @@ def test_dataset_or_task_says_what_divides_it(who):
         teller.divided_by = says
         assert known(data, task, ranks=2, workers=2) == by
     teller.divided_by = "rank"
-    with pytest.raises(UserError, match=r"divided_by is 'rank'.*\n.*\n.*divided_by = \"nothing\""):
+    with pytest.raises(UserError, match=r"divided_by is 'rank'.*\n.*\n.*divided_by = \"nothing\"\n"
+                       r".*split_dataset_by_node\)\. The task may say it too, or data\.d"):
         known(data, task)
 
 

@@ -98,7 +98,7 @@ def _tried(spec: RunSpec, quiet: bool) -> _Found:
 
 def _once(spec: RunSpec, env: dict[str, str]) -> _Found:
     from gpu_engine.cli import watch
-    from gpu_engine.launching.launcher import prepare_check, start
+    from gpu_engine.places.verbs import prepare_check, start
     from gpu_engine.remote.run.removal import Removal
 
     prepared = prepare_check(spec)

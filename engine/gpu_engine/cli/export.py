@@ -51,7 +51,7 @@ def command(words: tuple[str, ...], which: str | None, best: str | None, to: str
     elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
     elif len(words) == 1:
-        from gpu_engine.launching.lookup import find
+        from gpu_engine.places.verbs import find
         from gpu_engine.remote.run import queries
 
         name = queries.meant(find(words[0]), which or "newest", best)
@@ -63,14 +63,13 @@ def command(words: tuple[str, ...], which: str | None, best: str | None, to: str
 
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.launching import ask_torch
-    from gpu_engine.launching.lookup import find
-    from gpu_engine.remote.run import parts, queries
-    from gpu_engine.runs import checkpoints
+    from gpu_engine.places import verbs
+    from gpu_engine.remote.run import queries
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():
         raise click.UsageError(f"{out} is a folder; name a file in it")
-    found = find(run)
+    found = verbs.find(run)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()
     # Not the interpreter that the run's folder names: that would start what somebody has sent.
@@ -79,10 +78,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     except ask_torch.NoTorch as err:
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
-    if parts.spans(found.path):
-        name = queries.brought(found, which, spec.train.best)
-    else:
-        name = checkpoints.choose(found.checkpoints, which, spec.train.best)
+    name = queries.brought(found, which, spec.train.best)
     told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)
@@ -96,7 +92,7 @@ def _figures(words: tuple[str, ...], to: str, out: Path | None, project: str | N
     from gpu_engine.cli import ranks
     from gpu_engine.events.notices import NOT_FETCHED
     from gpu_engine.export import exporter
-    from gpu_engine.launching.lookup import find_each
+    from gpu_engine.places.verbs import find_each
 
     runs = find_each(words)
     exported: list[Exported] = []

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 
 import click
@@ -20,6 +20,7 @@ from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import own_program
+from gpu_engine.devices.records import Device
 from gpu_engine.launching import fit
 from gpu_engine.runs import notes
 from gpu_engine.runs.folder import Run, all_runs
@@ -37,19 +38,21 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     """Find the largest batch per GPU that PRESET trains, by real steps in throwaway runs on the
     chosen devices, and the examples a second at each size that was tried. For a command of your own
     the words must have {batch.per_gpu}. Ends with a proposal that keeps the global batch."""
-    from gpu_engine.devices import leases
-    from gpu_engine.launching.launcher import pick, prepare
+    from gpu_engine.launching.launcher import prepare
 
     spec, base = choice.spec, choice.base
     fit.require_triable(spec)
     if write and base is None:
         raise UserError("--write needs a preset to write into")
     first = prepare(spec, base=base)
-    inventory = first.inventory
-    spec = pick(spec, inventory)
+    spec = first.spec
     limit = to_bytes(memory) if memory is not None else None
-    devices = [d for d in map(inventory.find, spec.devices.ids or ()) if d is not None]
+    names = [(f"{rank.host}:" if rank.host else "") + device.id
+             for rank in first.plan.ranks for device in rank.devices]
+    devices = [d for d in map(first.inventory.find, names) if d is not None]
     if all(d.is_cpu for d in devices):
+        fit.require_triable(replace(spec, devices=replace(
+            spec.devices, hosts=spec.devices.hosts and names)))
         if limit is None:
             raise UserError("on CPU slots say what a rank may use, for example --memory 2GiB")
     elif limit is not None:
@@ -58,12 +61,11 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
         signal.signal(number, lambda received, _: signal.raise_signal(signal.SIGINT))
     unit = first.plan.unit
     room = limit or min((d.memory_total for d in devices if d.memory_total), default=None)
-    hold = leases.Hold(leases.new_name(), f"fit of {spec.name}", None)
     # What is left where this process is killed is removed once its end of the pipe is closed.
     # It is started first, as the trial's ranks may run before `start` has returned.
     watcher = subprocess.Popen(own_program("gpu_engine.cli.fit", _tag(os.getpid())),
                                stdin=subprocess.PIPE, start_new_session=True, cwd="/")
-    with leases.acquire(paths.leases_folder(), devices, None, hold=hold), watcher:
+    with _held(devices, names if spec.devices.hosts else (), f"fit of {spec.name}"), watcher:
         trials = fit.search(lambda size: _tried(spec, size, limit, unit), room)
     batch = first.plan.batch
     largest = fit.largest(trials)
@@ -94,10 +96,25 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
         echo(f"written into {path}", err=True)
 
 
+def _held(devices: Sequence[Device], there: Sequence[str], why: str
+          ) -> AbstractContextManager[object]:
+    """Keeps others from these devices between the trials; `there`: their names, where a host has
+    them. Raises UserError."""
+    from gpu_engine.devices import leases
+    from gpu_engine.remote.reach import call, hosts
+
+    if not there:
+        hold = leases.Hold(leases.new_name(), why, None)
+        return leases.acquire(paths.leases_folder(), devices, None, hold=hold)
+    ids = ",".join(name.partition(":")[2] for name in there)
+    return call.typed(hosts.find(there[0].partition(":")[0]),
+                      ("hold", "--devices", ids, "--why", why, "--", "cat"), " held while")
+
+
 def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial:
     """Train a few steps with so many examples per GPU, in a run that is removed. Ctrl-C ends it."""
     from gpu_engine.cli import watch
-    from gpu_engine.launching.launcher import prepare, start
+    from gpu_engine.places.verbs import prepare, start
     from gpu_engine.runs import digest
     from gpu_engine.runs.follow import Follower
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -26,6 +27,7 @@ from gpu_engine.common.errors import UserError
 if TYPE_CHECKING:
     from gpu_engine.devices.leases import Leases
     from gpu_engine.devices.records import Device, Inventory
+    from gpu_engine.spec.host_names import HostDevices
 
 _LONGEST = 366 * 86400.0
 """Seconds of a hold."""
@@ -39,7 +41,8 @@ _PATIENCE = 10.0
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "count", type=click.IntRange(1), help="So many of the freest devices (1).")
-@click.option("--devices", "ids", metavar="IDS", help="These devices: 0,1.")
+@click.option("--devices", "ids", metavar="IDS", help="These devices: 0,1; of a host gpu1:0,1, or "
+              "gpu1 for any.")
 @click.option("--for", "span", metavar="TIME", help="For so long: 90m, 4h, 2d.")
 @click.option("--why", default="", help="What for: others see it beside the device.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -51,6 +54,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     \b
     gpu-engine hold -n 1 --for 4h --why "reading about attention"
     gpu-engine hold --devices 0 -- jupyter lab
+    gpu-engine hold --devices gpu1:0 --for 2h
     """
     from gpu_engine.common import values
     from gpu_engine.devices import leases, use_log
@@ -60,11 +64,19 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     if span is not None and not 0 < (seconds or 0) <= _LONGEST:
         raise UserError(f"--for {span}: no length of time within a year; give 90m, 4h or 2d")
     if command and command[0].startswith("-"):
-        raise UserError(f"{command[0]}: hold has no such option. It holds devices of this machine; "
-                        "of another: ssh gpu1 gpu-engine hold …; on Slurm: salloc --gpus=1 "
-                        "--time=04:00:00")
+        raise UserError(f"{command[0]}: hold has no such option. Devices of another machine: "
+                        "--devices gpu1:0; on Slurm: salloc --gpus=1 --time=04:00:00")
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
+    if (there := _elsewhere(ids)) is not None:
+        if command:
+            raise UserError(f"{there.host}: a command is started where its devices are: ssh -t "
+                            f"{there.host} gpu-engine hold …")
+        named = ["--devices", ",".join(there.ids)] if there.ids else []
+        many = ["-n", str(count)] if count else []
+        _typed(there, "hold", *named, *many, "--for", span or "", "--why", why,
+               until=" held until ")
+        return
     inventory, devices = _chosen(count, ids)
     hold = leases.Hold(leases.new_name(), why or clean(" ".join(shown_words(command)), 60),
                        time.time() + seconds if seconds else None)
@@ -97,10 +109,16 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
 @click.command()
 @click.argument("devices", nargs=-1)
 def release(devices: tuple[str, ...]) -> None:
-    """End your hold of these DEVICES (as in "GPU 0", or 0); without any, the only one there is. A
-    command that was started with it goes on."""
+    """End your hold of these DEVICES (as in "GPU 0", or 0; of a host gpu1:0, or gpu1); without any,
+    the only one there is. A command that was started with it goes on."""
     from gpu_engine.devices import leases, use_log
 
+    elsewhere = {name: there for name in devices if (there := _elsewhere(name)) is not None}
+    for there in elsewhere.values():
+        _typed(there, "release", *there.ids, until=" released")
+    devices = tuple(name for name in devices if name not in elsewhere)
+    if elsewhere and not devices:
+        return
     folder = paths.leases_folder()
     holds = leases.holds(folder)
     wanted = {name.rpartition(" ")[2].rpartition(":")[2] for name in devices}
@@ -114,6 +132,29 @@ def release(devices: tuple[str, ...]) -> None:
         leases.let_go(folder, file.path.name)
         use_log.hold_ended(file.path.name)
         echo(f"{', '.join(map(clean, labels))} released")
+
+
+def _elsewhere(ids: str | None) -> HostDevices | None:
+    """The host and its devices, if that is what was typed. Raises UserError for Slurm."""
+    from gpu_engine.spec.host_names import DEVICE, LOCAL, SLURM, BadName, HostDevices
+
+    with suppress(BadName):
+        there = HostDevices.parse(ids or LOCAL)
+        if there.host == SLURM:
+            raise UserError("Slurm holds devices by its own rules: salloc --gpus=1 "
+                            "--time=04:00:00")
+        if there.host != LOCAL and not DEVICE.fullmatch((ids or "").partition(",")[0]):
+            return there
+    return None
+
+
+def _typed(there: HostDevices, *words: str, until: str) -> None:
+    """Have that typed on the host, and print what it says. Raises UserError."""
+    from gpu_engine.remote.reach import call, hosts
+
+    with call.typed(hosts.find(there.host), words, until) as said:
+        line = next(line for line in said.splitlines() if until in line)
+        echo(f"{there.host}: {clean(line).partition(';')[0]}")
 
 
 def _chosen(count: int | None, ids: str | None) -> tuple[Inventory, list[Device]]:

@@ -103,10 +103,10 @@ class Rights:
     def checked(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """`limited`, for runs that are to be started now, while `_alone`. Raises UserError where
         they are too many."""
-        from gpu_engine.launching import lookup
+        from gpu_engine.places import verbs
         from gpu_engine.runs.folder import each_run
 
-        lookup.ask_all()
+        verbs.look_at_all()
         own = [run for run in each_run() if self.owns(run) and run.state().live]
         if self.runs is not None and len(own) + len(specs) > self.runs:
             raise UserError(f"{len(own)} of your runs are live or wait, and with {len(specs)} more "
@@ -144,9 +144,14 @@ def _alone() -> Iterator[None]:
 def _devices(spec: RunSpec) -> tuple[set[str], int]:
     """The devices that a spec names, as "host:id", and of how many others it takes any. Raises
     UserError where that is not known before."""
+    from gpu_engine.launching.launcher import is_for_slurm
     from gpu_engine.plan.check import counted
+    from gpu_engine.slurm.script import asked_of
     from gpu_engine.spec.host_names import HostDevices, parse_all
 
+    if is_for_slurm(spec):  # it chooses them
+        job = asked_of(spec)
+        return set(), job.nodes * job.per_node
     devices = counted(spec).devices
     if devices.pick is not None:
         return set(), devices.pick
@@ -160,11 +165,14 @@ def _devices(spec: RunSpec) -> tuple[set[str], int]:
 
 def _devices_of(run: Run) -> tuple[set[str], int]:
     """The same of a run that was started or waits."""
-    from gpu_engine.runs import waiting
+    from gpu_engine.runs import job, waiting
 
+    known = job.read(run.path)
+    if known is not None and known.request is not None:
+        return set(), known.request.nodes * known.request.per_node
     if (plan := run.plan()) is None:
         return set(), 0
-    if waiting.read(run.path) is not None or not plan.ranks:  # or it is in Slurm's queue
+    if waiting.read(run.path) is not None:
         return _devices(plan.spec)
     return {f"{r.host or 'local'}:{d.id}" for r in plan.ranks for d in r.devices}, 0
 
@@ -414,7 +422,7 @@ def _chosen(row: Mapping[str, object], keys: Iterable[str]) -> dict[str, object]
 def _own(name: str, given: Mapping[str, Any], rights: Rights) -> str:
     """The folder of the run that is to be stopped, or noted on. Raises UserError if another has
     started it."""
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
 
     run = find(str(given.get("run", "")))
     if not rights.owns(run):

@@ -40,20 +40,17 @@ def logs(run: str, rank: int | None, count: int | None, search: str | None, foll
     Colours and all else that a terminal obeys are left out; of a progress bar the last state is
     kept. The files are ranks/*.log in the run folder, for less -R.
     """
-    from gpu_engine.launching.lookup import ask_slurm, find
-    from gpu_engine.launching.reattach import StillOn
+    from gpu_engine.places.verbs import Followed, find
 
     found = find(run)
     if (state := found.state()).state == "unreadable":
         raise UserError(f"run {found.id}: {state.reason}")
-    goes_on = StillOn(found)
+    goes_on = Followed(found)
     files = _files(found, rank) if not supervisor else \
         {"supervisor": found.path / "supervisor.log"}
     print_notices(state, only=NOT_FETCHED, err=True)
     output = Output(lambda: files, count, search)
     while True:
-        if follow:
-            ask_slurm(found)
         # Before reading, so that the last lines are printed.
         live = follow and goes_on(found.state())
         output.show(last=not live)
@@ -167,22 +164,16 @@ def stacks(run: str, asked: tuple[int, ...], wait: float, as_json: bool) -> None
     if a rank gave none: it has ended, is still starting, or was suspended (SIGSTOP).
     """
     from gpu_engine.common.files import size_of
-    from gpu_engine.launching.lookup import find
-    from gpu_engine.remote.run import parts, queries
+    from gpu_engine.places import verbs
     from gpu_engine.runs import stacks as requests
 
-    found = find(run)
+    found = verbs.find(run)
     if not found.state().live:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
     ranks = list(asked) or found.ranks()
     before = {r: size_of(found.log(r)) for r in ranks}
-    local = not parts.spans(found.path)
-    if not local:
-        refused = queries.stacks(found, ranks)
-        requested = [r for r in ranks if r not in refused]
-    else:
-        refused = {}
-        requested = [r for r in ranks if requests.request(found, r)]
+    refused = verbs.ask_for_stacks(found, ranks)
+    requested = [r for r in ranks if r not in refused]
     texts: dict[int, str] = {}
     elsewhere = found.printed_elsewhere()
     changed = time.monotonic()
@@ -203,7 +194,7 @@ def stacks(run: str, asked: tuple[int, ...], wait: float, as_json: bool) -> None
     for r in () if as_json else ranks:
         echo(f"--- rank {r} ---")
         echo(texts.get(r) or clean(why[r] or ""))
-        for pid, text in requests.below(found, r, wait) if r in texts and local else ():
+        for pid, text in requests.below(found, r, wait) if r in texts else ():
             echo(f"--- rank {r}, process {pid} below it ---")
             echo(text)
     if len(texts) < len(ranks):
@@ -225,7 +216,7 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
     A file for each rank, traces/… in the run folder, on a host in the folder there, is for
     https://ui.perfetto.dev or chrome://tracing. The exit code is 1 if a rank gave none.
     """
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
     from gpu_engine.remote.run import queries
 
     answers = queries.traces(find(run), steps=steps, ranks=ranks, wait=wait)
@@ -249,19 +240,18 @@ def stop(run: str, now: bool, wait: bool, as_json: bool) -> None:
     """Stop RUN (an id, the beginning of one, or "last"). A task's ranks finish their step and save;
     your own command gets SIGINT, as from Ctrl-C, or its run.stop_signal, and if it is stopped again
     SIGTERM. A job that waits in Slurm's queue is cancelled."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
 
-    found = lookup.find(run)
+    found = verbs.find(run)
     # A command is told once more with a harsher signal; here only the answer may have been lost.
     if output.word is None or now or found.state().state != "stopping":
-        lookup.stop(found, now=now)
-    said = None
-    while (state := found.state()).live and wait:
+        verbs.stop(found, now=now)
+    said, goes_on = None, verbs.Followed(found)
+    while goes_on(state := found.state()) and wait:
         if state.state == "stopping" and state.reason and state.reason != said:
             said = state.reason
             echo(said, err=True)
         time.sleep(0.1)
-        lookup.ask_slurm(found)
     if as_json:
         echo(in_json({"id": found.id, "state": state.state, "reason": state.reason}))
     elif wait:

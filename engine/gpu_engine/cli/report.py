@@ -27,7 +27,7 @@ _MOST = 16
 def command(runs: tuple[str, ...], out: Path | None) -> None:
     """Write what is known of RUN as one HTML file: how it ended, evaluations, curves, what was
     asked and where, its attempts. Several RUNs are compared."""
-    from gpu_engine.launching.lookup import find_each
+    from gpu_engine.places.verbs import find_each
     from gpu_engine.report import content, formats
 
     found = find_each(runs)
@@ -85,12 +85,12 @@ def usage(by: str, span: str, as_json: bool) -> None:
     """List device-hours: of runs and holds, and of other users' processes, in steps of ten minutes
     in which a panel was open."""
     from gpu_engine.devices import use_log
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.report import usage as uses
 
     if not (seconds := values.seconds(span)):
         raise UserError(f"--since {span}: no length of time; give 12h, 7d or 30d")
-    lookup.ask_all()
+    verbs.look_at_all()
     now = time.time()
     others, unknown = use_log.read(now - seconds, now)
     rows = uses.sums([*uses.of_runs(now - seconds, now), *others], by)

@@ -89,7 +89,7 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
         if value is not None:
             raise click.UsageError(f"{option} goes with --queue, as the run starts at once without")
     from gpu_engine.cli import watch
-    from gpu_engine.launching.launcher import prepare, start
+    from gpu_engine.places.verbs import prepare, start
 
     prepared = prepare(choice.spec, base=choice.base)
     if not detach:
@@ -105,11 +105,11 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
 def when(after: str | None, begin: str | None, priority: int | None) -> When:
     """When a run that waits may start. Raises UserError."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.queue.submit import moment
     from gpu_engine.queue.turns import When
 
-    first = lookup.find(after).id if after is not None else None
+    first = verbs.find(after).id if after is not None else None
     return When(first, None if begin is None else moment(begin, time.time()), priority or 0)
 
 
@@ -141,7 +141,7 @@ def _warn(*warnings: str | None) -> None:
 def plan(choice: SpecChoice, as_json: bool, now: bool, **sweep_options: Any) -> None:
     """Show what would run: batch arithmetic, devices, processes, and the command line for it. With
     --grid or --repeat: the runs of the sweep."""
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
     from gpu_engine.plan.build import typed
     from gpu_engine.runs import disk_room
     from gpu_engine.slurm import submit as slurm
@@ -172,7 +172,7 @@ def plan(choice: SpecChoice, as_json: bool, now: bool, **sweep_options: Any) -> 
     for node, line in enumerate(planned.lines):
         echo((f"# node {node}\n" if len(planned.lines) > 1 else "") + line)
     echo()
-    if prepared.on_slurm:
+    if slurm.is_meant(choice.spec):
         echo(slurm.script_of(choice.spec), nl=False)
     for process in planned.processes:
         echo(f"# process of rank {', '.join(map(str, process.ranks))}"
@@ -200,17 +200,16 @@ def resume(run: str, sets: tuple[str, ...], start: str, detach: bool,
     ended. With another mode or number of ranks, the checkpoint is loaded too.
     """
     from gpu_engine.cli import watch
-    from gpu_engine.launching import launcher
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places import verbs
     from gpu_engine.runs import job
 
-    found = find(run)
-    prepared = launcher.resume(found, spelled_out(sets), start=start)
-    slurm = job.read(found.path)
-    if slurm is not None and not as_json:
-        echo(f"run {found.id} submitted: {clean(slurm.sentence())}")
+    found = verbs.find(run)
+    prepared = verbs.resume(found, spelled_out(sets), start=start)
+    submitted = job.read(found.path)
+    if submitted is not None and not as_json:
+        echo(f"run {found.id} submitted: {clean(submitted.sentence())}")
         return
-    if detach or slurm is not None:
+    if detach or submitted is not None:
         _started(found, as_json)
         return
     sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet))

@@ -96,10 +96,10 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
 
 def take_up() -> None:
     """Have all go on whose process here was killed, and be told of what is elsewhere."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.runs import waiting
 
-    lookup.ask_all()
+    verbs.look_at_all()
     folder = paths.queue_folder()
     if waiting.ids(folder) or any(folder.glob("s*.lock")):
         from gpu_engine.queue import serve  # only where runs wait, or rest
@@ -143,7 +143,7 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 def rm(run: tuple[str, ...], yes: bool, here: bool, key: bool, as_json: bool) -> None:
     """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
     goes, and asks."""
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
     from gpu_engine.remote.run.removal import Removal
 
     if key:
@@ -188,11 +188,11 @@ def _removed(run: str, outcome: Outcome) -> bool:
 def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
     from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
 
-    lookup.ask_all()
+    verbs.look_at_all()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
     total = 0
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")

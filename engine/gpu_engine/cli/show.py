@@ -33,8 +33,8 @@ def show(run: str, as_json: bool) -> None:
     from gpu_engine.cli import watch
     from gpu_engine.cli.ranks import print_notices
     from gpu_engine.diagnose import device_times, hangs, steps, verdicts
-    from gpu_engine.launching.lookup import find
     from gpu_engine.notify import journal
+    from gpu_engine.places.verbs import find
     from gpu_engine.runs import disk_room, job, leftovers, notes
     from gpu_engine.runs.follow import Follower
 
@@ -126,7 +126,7 @@ def show(run: str, as_json: bool) -> None:
 def curve(run: str, value: str | None, count: int, as_json: bool) -> None:
     """Print a VALUE of RUN over its steps: loss, eval:accuracy, or a name that was logged or
     printed; by default the one of run.best."""
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
     from gpu_engine.runs import digest
 
     found = find(run)
@@ -166,9 +166,10 @@ def _processes(state: State) -> list[str]:
     """How each attempt and each process ended, in words."""
     out = []
     for a in state.attempts if len(state.attempts) > 1 else ():
-        took = units.clock(a.ended - a.started) if a.ended is not None else "not ended"
+        took = units.clock(a.ended - a.started) if a.ended is not None else ""
+        how = a.outcome or ("goes on" if state.live and a.number == state.attempt else "not known")
         other = f"  with {' '.join(map(shlex.quote, a.changed))}" if a.changed else ""
-        out.append(clean(f"attempt {a.number}  {a.outcome or '?'}  {took}{other}  "
+        out.append(clean(f"attempt {a.number}  {how}  {took}{other}  "
                          f"{a.reason or ''}").rstrip())
     if state.state not in ("completed", "stopped"):
         out += [f"rank {p.rank}  pid {p.pid}  {describe_exit(p.exit)}"
@@ -183,7 +184,7 @@ def _processes(state: State) -> list[str]:
 def compare(runs: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     """Show how RUNS (ids, beginnings of ids, or "last") ended, and in which settings, commits and
     versions they differ."""
-    from gpu_engine.launching.lookup import find_each
+    from gpu_engine.places.verbs import find_each
     from gpu_engine.runs import compare as comparison
 
     if len(runs) < 2:

@@ -53,14 +53,14 @@ def command(choice: SpecChoice, gpus: int | None, partition: str | None, limit: 
 
 
 def _submit(spec: RunSpec) -> None:
-    from gpu_engine.launching.launcher import prepare_for_slurm, submit_to_slurm
+    from gpu_engine.places import slurm
     from gpu_engine.runs.job import read
     from gpu_engine.slurm import watch
 
-    prepared = prepare_for_slurm(spec)
+    prepared = slurm.prepare(spec)
     for warning in prepared.plan.warnings:
         echo(f"warning: {warning}", err=True)
-    run = submit_to_slurm(prepared)
+    run = slurm.start(prepared)
     watch.refresh(at_once=True)
     known = read(run.path)
     echo(f"run {run.id} submitted" + (f": {clean(known.sentence())}" if known else ""))

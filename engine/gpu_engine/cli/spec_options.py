@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,6 +91,9 @@ def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, c
     if count and devices:
         raise click.UsageError("-n takes the freest devices, --devices those that it names: give "
                                "one of them")
+    if "auto" in metrics and len(metrics) > 1:
+        raise click.UsageError("--metric auto records every number that is printed with a name: "
+                               "leave out the other patterns, or auto")
     short = {"parallel.mode": mode, "devices.ids": devices, "run.limit": run_limit,
              "devices.pick": count, "parallel.nodes": nodes}
     options = [text if "=" in text else f"{text}=" for text in sbatch]
@@ -145,20 +149,26 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
 
 def given() -> dict[str, Any]:
     """The spec that stands on standard input. Raises UserError."""
+    import msgspec
+
     from gpu_engine.remote.there import wire
 
     try:
-        return dict(json.loads(wire.content(1 << 20)))
-    except (TypeError, ValueError, RecursionError) as err:
+        return msgspec.convert(json.loads(wire.content(1 << 20)), dict)
+    except (ValueError, RecursionError) as err:
         raise UserError(f"standard input: no preset as JSON: {clean(str(err))}") from None
 
 
 def _name_of(command: list[str]) -> str:
-    """The name for a run of a command: "train" for `python train.py`."""
+    """The name for a run of a command: "train" for `python train.py` and `torchrun -m p.train`."""
     from pathlib import PurePath
 
-    scripts = [a for a in command if a.endswith((".py", ".sh"))]
-    return PurePath((scripts or command or ["run"])[0]).stem[:80] or "run"
+    from gpu_engine.plan import own_command
+
+    words = own_command.program(command) or command or ["run"]
+    modules = [after.rpartition(".")[2] for word, after in pairwise(words) if word == "-m"]
+    scripts = [PurePath(a).stem for a in command if a.endswith((".py", ".sh"))]
+    return [*scripts, *modules, PurePath(words[0]).stem][0][:80] or "run"
 
 
 def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -94,7 +94,7 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
 @click.option("--wait/--no-wait", default=True, help="Wait until all have ended (the default).")
 def stop(sweep: str, now: bool, wait: bool) -> None:
     """Stop all members of SWEEP: those that wait leave the queue, those that run save and end."""
-    from gpu_engine.slurm import watch
+    from gpu_engine.places import verbs
     from gpu_engine.sweep import group
 
     found = group.find(sweep)
@@ -102,8 +102,8 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
     if not done.runs and not done.trouble:
         echo(f"all members of {found.id} have ended")
         return
-    while wait and any(run.state().live for run in done.runs):
-        watch.refresh()
+    following = {verbs.Followed(run): run for run in done.runs}
+    while wait and any(goes_on(run.state()) for goes_on, run in following.items()):
         time.sleep(0.1)
     _print(done, "stopped" if wait else "asked to stop")
 

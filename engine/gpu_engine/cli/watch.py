@@ -47,14 +47,14 @@ def follow(run: str, at: tuple[str, ...], ranks: tuple[int, ...], node: int, as_
     and print (*.log), and what the devices did (devices.jsonl). --at goes on behind a line that
     came: at its offset and the bytes of its text.
     """
-    from gpu_engine.launching.lookup import find
+    from gpu_engine.places.verbs import find
 
     found = find(run)
     if as_json:
         from gpu_engine.remote.there import follow as following
 
         lines(following.lines(found, map(_at, at), ranks or None, node))
-        sys.exit(EXIT_CODES[found.state().state])
+        sys.exit(EXIT_CODES.get(found.state().state, 1))
     if at or ranks:
         raise click.UsageError("--at and --rank go with --json; logs --rank shows one rank's")
     sys.exit(to_the_end(found, found.require_plan(), leave=True))
@@ -129,10 +129,10 @@ def watch(follower: Follower, *, quiet: bool = False, leave: bool = False,
           each: Callable[[bool], None] = lambda last: None) -> State:
     """Show progress until the run has ended. Ctrl-C stops it; a second Ctrl-C kills it. `each` is
     called at each look, the last time with True. quiet: no progress. leave: Ctrl-C is raised."""
-    from gpu_engine.launching.reattach import StillOn
+    from gpu_engine.places.verbs import Followed
     from gpu_engine.plan.own_command import on_stop
 
-    goes_on, pressed, progress = StillOn(follower.run), 0, _Progress(follower)
+    goes_on, pressed, progress = Followed(follower.run), 0, _Progress(follower)
     while True:
         try:
             release()

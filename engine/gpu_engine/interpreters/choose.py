@@ -22,6 +22,7 @@ from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem
 from gpu_engine.interpreters import inspection
 from gpu_engine.interpreters.inspection import Seen
+from gpu_engine.plan.own_command import behind_plain_wrappers, is_python
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec.schema import RunSpec
 
@@ -129,13 +130,30 @@ def without_torch(command: Sequence[str], python: str, folder: Path) -> str | No
     near = of_ranks(None, paths.folder(folder))
     if near.python is None or inspection.ours(near.python):
         return None
+    return f"{python} has no torch, and {near.why} has it: if the command needs it, type " \
+           f"{shlex.join(_with_python(command, near.python, folder))}"
+
+
+def instead(command: Sequence[str], folder: Path) -> str | None:
+    """What to type in `folder` for a command whose program is not on the PATH but in an environment
+    near by; None: in none."""
+    near = of_ranks(None, paths.folder(folder)).python
+    if near is None or inspection.ours(near) \
+            or not (is_python(command[0]) or Path(near).with_name(command[0]).exists()):
+        return None
+    return shlex.join(_with_python(command, near, folder))
+
+
+def _with_python(command: Sequence[str], python: str, folder: Path) -> list[str]:
+    """The command in this Python, as one types it in `folder`."""
+    words = behind_plain_wrappers(command)
     # Beside the interpreter lie the scripts that pip has made, such as torchrun.
-    there = Path(near.python).with_name(Path(command[0]).name)
-    there = there if there.exists() else Path(near.python)
+    there = Path(python).with_name(Path(words[0]).name)
+    script = not there.exists() and not is_python(words[0])
+    there = there if there.exists() else Path(python)
     if there.is_relative_to(paths.folder(folder)):
         there = there.relative_to(paths.folder(folder))
-    return f"{python} has no torch, and {near.why} has it: if the command needs it, type " \
-           f"{shlex.join([str(there), *command[1:]])}"
+    return [*command[:len(command) - len(words)], str(there), *words[0 if script else 1:]]
 
 
 def _as_set(python: str) -> Chosen:

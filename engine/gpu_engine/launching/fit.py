@@ -24,7 +24,7 @@ from gpu_engine.events import notices
 from gpu_engine.events.schema import Event, Memory, Step, Warning
 from gpu_engine.plan import own_command
 from gpu_engine.plan.batch import Batch
-from gpu_engine.spec.host_names import SLURM
+from gpu_engine.spec.host_names import SLURM, HostDevices
 from gpu_engine.spec.schema import RunSpec
 
 if TYPE_CHECKING:
@@ -192,8 +192,13 @@ def require_triable(spec: RunSpec) -> None:
     if words is not None and "batch.per_gpu" not in own_command.used(words):
         raise UserError("the command is not told the batch: write {batch.per_gpu} where it takes "
                         "one")
-    if spec.devices.hosts or spec.parallel.nodes > 1:
-        raise UserError("fit tries the devices of one machine: run gpu-engine fit on each")
+    there = [HostDevices.parse(entry) for entry in spec.devices.hosts or ()]
+    if spec.parallel.nodes > 1 or (len(there) > 1 and spec.devices.pick is None):
+        raise UserError("fit tries the devices of one machine: name one host, or run gpu-engine "
+                        "fit on each")
+    if any(i.startswith("cpu:") for entry in there for i in entry.ids):
+        raise UserError("only the machine that fit runs on can limit the memory of CPU slots: type "
+                        f"gpu-engine fit on {there[0].host}")
 
 
 def trial_spec(spec: RunSpec, size: int) -> RunSpec:

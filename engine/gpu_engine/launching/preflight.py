@@ -57,7 +57,7 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
-                torch_build.doubt(spec, inventory), _torchless(spec, cwd))
+                torch_build.doubt(spec, inventory), torchless(spec, cwd))
     return problems, [one for one in warnings if one]
 
 
@@ -84,7 +84,7 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
             *_meeting(spec)]
 
 
-def _torchless(spec: RunSpec, cwd: Path | None) -> str | None:
+def torchless(spec: RunSpec, cwd: Path | None) -> str | None:
     """That a command runs in a Python without torch, where another is meant."""
     from gpu_engine.interpreters import choose
 
@@ -234,7 +234,10 @@ def _no_program(command: Sequence[str], here: Path) -> str:
     if len(program.split()) > 1:
         return "there is no program of this name: write its words without quotes around them, " \
                f"or sh -c {shlex.quote(program)}"
-    return "there is no such program on the PATH"
+    from gpu_engine.interpreters import choose
+
+    there = choose.instead(command, here)
+    return "there is no such program on the PATH" + (f": type {there}" if there else "")
 
 
 def _interpreter(script: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
 from gpu_engine.devices.records import Inventory
+from gpu_engine.plan import own_command
 from gpu_engine.plan.own_command import is_python
 from gpu_engine.spec.schema import RunSpec
 
@@ -54,9 +55,11 @@ def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
 
 
 def interpreter_of(command: Sequence[str]) -> str | None:
-    """The Python that a command runs in: `python` itself, or what a script of pip's (torchrun,
-    accelerate) names in its first line. None where that can't be told (`conda run`, `./go.sh`)."""
-    found = shutil.which(command[0])
+    """The Python that a command runs in, also behind `env` and the like: `python` itself, or what a
+    script (train.py, torchrun, accelerate) names in its first line. None where that can't be told
+    (`conda run`, `./go.sh`)."""
+    command = own_command.behind_plain_wrappers(command)
+    found = shutil.which(command[0]) if command else None
     if found is None:
         return None
     if is_python(command[0]):
@@ -66,9 +69,9 @@ def interpreter_of(command: Sequence[str]) -> str | None:
             first = file.readline(512)
     except OSError:
         return None
-    match = re.fullmatch(rb"#!\s*(\S+)\s*", first)
+    match = re.fullmatch(rb"#!\s*(?:/usr/bin/env\s+)?(\S+)\s*", first)
     named = os.fsdecode(match[1]) if match else ""
-    return named if named and is_python(named) and shutil.which(named) else None
+    return shutil.which(named) if named and is_python(named) else None
 
 
 def _source(spec: RunSpec, inventory: Inventory) -> str | None:

@@ -8,7 +8,6 @@ entry that is changed while a run trains counts.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
@@ -20,9 +19,9 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import locked
 from gpu_engine.notify.journal import NOT_WANTED, SENT, SWEEP_FILE, WITH_SWEEP, Journal
 from gpu_engine.notify.watch import Happened, RunWatch, where
-from gpu_engine.runs import job, notes, sweep, waiting
+from gpu_engine.places.verbs import Followed
+from gpu_engine.runs import notes, sweep, waiting
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.state import State
 from gpu_engine.runs.sweep import Member
 
 if TYPE_CHECKING:
@@ -31,20 +30,19 @@ if TYPE_CHECKING:
 
 EVERY = 1.5
 """Seconds between two readings of a run."""
-_SLURM_EVERY = 30.0
-"""Seconds between two questions to Slurm about a job that has not ended."""
+_ASK_EVERY = 10.0
+"""Seconds between two questions to the place of a run that has not ended."""
 
 
-def follow(run: Run, goes_on: Callable[[State], bool] | None = None) -> None:
+def follow(run: Run) -> None:
     """Tell of `run` until it has ended and that was told. Returns at once if another process does.
-    `goes_on`: as for `RunWatch`.
 
     A run can be started again while its end is being told, and the process that this start brings
     then finds the lock taken and ends. So whoever lets go of the lock looks once more.
     """
     journal, told = Journal(run.path), frozenset[str]()
     while journal.acquire():
-        watch = RunWatch(run, told | journal.keys(), goes_on=goes_on)
+        watch = RunWatch(run, told | journal.keys(), goes_on=Followed(run, _ASK_EVERY))
         try:
             _follow(watch, journal)
         finally:
@@ -55,8 +53,6 @@ def follow(run: Run, goes_on: Callable[[State], bool] | None = None) -> None:
 
 
 def _follow(watch: RunWatch, journal: Journal) -> None:
-    asked = time.monotonic() - _SLURM_EVERY
-    is_job = (watch.run.path / job.FILE).exists()
     while True:
         happened = watch.next_event()
         if happened is not None:
@@ -67,12 +63,6 @@ def _follow(watch: RunWatch, journal: Journal) -> None:
                 _send_of_member(watch.run, member, happened, journal)
         elif watch.is_over():
             return
-        if is_job and time.monotonic() - asked >= _SLURM_EVERY:
-            asked = time.monotonic()
-            from gpu_engine.slurm import watch as slurm
-
-            slurm.refresh()
-            continue
         time.sleep(EVERY)
 
 
@@ -170,16 +160,9 @@ def _send(event: Event, took: float | None, message: Callable[[str], Message], k
 def main(argv: list[str]) -> int:
     """Tell of the run in the folder `argv[1]`, with low priority; what it writes is private."""
     run = Run(Path(argv[1]))
-
-    @functools.cache
-    def still_on():
-        from gpu_engine.launching.reattach import StillOn  # late: few runs are on hosts
-
-        return StillOn(run)
-
     os.umask(0o077)
     os.nice(10)
-    follow(run, lambda state: still_on()(state))
+    follow(run)
     sys.stderr.flush()
     os._exit(0)  # a thread may still wait for an endpoint
 

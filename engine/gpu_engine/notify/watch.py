@@ -19,7 +19,6 @@ from gpu_engine.events.view import Progress, RunView
 from gpu_engine.notify.messages import Event
 from gpu_engine.runs import disk_room, job
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.leftovers import HOSTS
 from gpu_engine.runs.state import State
 
 _FIGURES_EVERY = 5.0
@@ -103,7 +102,7 @@ class RunWatch:
     def __init__(self, run: Run, told: Collection[str] = (), *,
                  goes_on: Callable[[State], bool] | None = None) -> None:
         """`told`: keys of what was told before, by somebody else. `goes_on`: asked of a run on
-        hosts, as `launching.reattach.StillOn`; None: nobody takes it up."""
+        hosts, as `places.verbs.Followed`; None: nobody takes it up."""
         self.run = run
         self.state: State | None = None
         """As it was seen last; None: never, or the run was removed."""
@@ -151,8 +150,7 @@ class RunWatch:
         if not os.path.exists(self.run.path / "plan.json"):  # noqa: PTH110  it was removed
             return None
         state = self.run.state()
-        if state.live and self._goes_on is not None and (self.run.path / HOSTS).is_dir() \
-                and not self._goes_on(state):
+        if state.live and self._goes_on is not None and not self._goes_on(state):
             return replace(state, state="lost")
         return state
 

@@ -334,6 +334,15 @@ def program(command: Sequence[str]) -> list[str]:
     return unwrapped(command)[1]
 
 
+def behind_plain_wrappers(command: Sequence[str]) -> list[str]:
+    """The command behind wrappers that leave it its Python (`env X=1`, `nohup`, `timeout 9`); empty
+    where another one may be meant (`uv run`)."""
+    words = program(command) if command and _WRAPPER.fullmatch(name_of(command[0])) else command
+    before = command[:len(command) - len(words)]
+    choose = any(w == "uvx" or _WITH_VERB.fullmatch(w) for w in map(name_of, before))
+    return [] if choose else list(words)
+
+
 def unwrapped(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """The variables that are set before a command (`env X=1`), and the command behind all wrappers,
     which begins with the first word that is a Python, a launcher, a shell or a script."""

@@ -11,10 +11,12 @@ have begun it, as the connection ended while it was told to, is asked until it a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,19 +26,23 @@ from gpu_engine.devices import leases
 from gpu_engine.launching.launcher import Prepared
 from gpu_engine.queue.wait import INTERVAL, NotYet, Over, Waiter
 from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.call import Refused
 from gpu_engine.remote.reach.watcher import Watcher
-from gpu_engine.remote.run import freest, parts, removal
+from gpu_engine.remote.run import freest, link, parts, removal
 from gpu_engine.remote.run import prepare as preparing
-from gpu_engine.remote.run.link import Link
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, waiting
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.runs.waiting import BEHIND, Entry
+from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.children import STOPS, asked_to_end
 
-AVOIDED = 60.0
-"""Seconds for which a machine that could not start a run is passed over."""
+ASKED = 30.0
+"""Seconds in which each of several machines has to say that it has begun, as the others hold their
+devices meanwhile."""
+ENDS = 10.0
+"""Seconds in which what was begun there has ended."""
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +59,7 @@ class HostWaiter(Waiter):
         self._since = 0.0
         """Monotonic seconds since when the machines are watched."""
         self._refused: dict[str, str] = {}
-        """By host why it is passed over."""
-        self._refused_at: dict[str, float] = {}
-        """Since when, monotonic seconds."""
+        """By host why it is passed over, until none is left."""
 
     def _pause(self) -> bool:
         # Nobody is reaped: the processes that are the ways to hosts are waited for elsewhere.
@@ -72,12 +76,14 @@ class HostWaiter(Waiter):
         super()._try_later(why)
 
     def _look(self) -> leases.Leases | None:
-        begun = [p for p in parts.read(self.run.path) if p.attempt >= self.state.attempt]
-        if begun:  # a process before this one may have had it started
-            return self._begin(begun[0])
+        told = [p for p in parts.read(self.run.path) if p.attempt >= self.state.attempt]
+        if told and (entry := waiting.read(self.run.path)) is not None:
+            # A process before this one may have had it started, or not let go everywhere.
+            whole = 1 if entry.count else len(entry.hosts)
+            return self._begin(told) if len(told) == whole else self._let_go(told, "")
         if (entry := self._due()) is None:
             return None
-        if not self._at_once and any(self._ahead(entry, {})):
+        if not self._at_once and any(_meet(entry, other) for _, other in self._ahead(entry, {})):
             self._say(f"waits {BEHIND}")
             self._step_back()
             return None
@@ -86,37 +92,40 @@ class HostWaiter(Waiter):
         except UserError as err:
             raise NotYet(f"as {err}") from None
         spec = replace(spec, devices=replace(  # it may have been planned for one already
-            spec.devices, ids=list(entry.ids) or None, pick=entry.count,
+            spec.devices, hosts=list(entry.hosts), ids=None, pick=entry.count or None,
             free_gib=entry.free and entry.free / (1 << 30)))
         if self._watcher is None:
             self._watcher, self._since = Watcher(freest.INTERVAL), time.monotonic()
         for host in asked:
             self._watcher.watch(host)
-        names, now = {host.name for host in asked}, time.monotonic()
+        names = {host.name for host in asked}
         seen = [machine for machine in self._watcher.seen if machine.host.name in names]
-        if not freest.settled(seen) and now - self._since < freest.PATIENCE:
+        if not freest.settled(seen) and time.monotonic() - self._since < freest.PATIENCE:
             return None
-        for host in tuple(self._refused):
-            if now - self._refused_at.setdefault(host, now) > AVOIDED:
-                del self._refused_at[host], self._refused[host]
         cpu = freest.on_cpu(seen) if entry.cpu is None else entry.cpu
         try:
-            _, part = freest.take(seen, spec, lambda choice: self._plan(entry, choice),
+            _, told = freest.take(seen, spec, lambda choice: self._plan(entry, choice),
                                   self._refused, cpu=cpu, behind=not self._at_once)
         except (TooFew, HostProblem) as err:
             if self._at_once:
                 raise Over("failed", str(err), Cause(str(err))) from None
-            self._say(f"waits for {entry.text}: {str(err).partition('; ')[2]}")
+            if isinstance(err, HostProblem):
+                raise NotYet(f"as it could not start: {err}") from None
+            why = f"for {entry.text}: {str(err).partition('; ')[2]}"
+            if self._refused:
+                self._refused.clear()
+                raise NotYet(why) from None
+            self._say(f"waits {why}")
             return None
         self._step_back()
         if asked_to_end():
             raise Over("stopped", "stopped before its ranks started")
-        return self._begin(part)
+        return self._begin(told)
 
-    def _plan(self, entry: Entry, choice: freest.Choice) -> Part:
-        """What the chosen machine is told. Raises HostProblem, NotYet, Over, OSError."""
+    def _plan(self, entry: Entry, choice: freest.Choice) -> list[Part]:
+        """What the chosen machines are told. Raises HostProblem, NotYet, Over, OSError."""
         run, before = self.run, parts.read(self.run.path)
-        with self._starting(str(choice.where)):
+        with self._starting(" and ".join(map(str, choice.where))):
             spec = freest.on_chosen(from_dict(attempts.read_spec(run)), choice)
             folder = Path(entry.folder or run.cwd())
             if spec.run.sync != "none":
@@ -124,62 +133,112 @@ class HostWaiter(Waiter):
             ready = Prepared(*(preparing.prepare_again(run, spec, "newest") if before
                                else preparing.prepare(spec, cwd=folder,
                                                       in_sweep=entry.sweep is not None)))
-        part = replace(ready.parts[0], attempt=max(
-            self.state.attempt, 0, *(p.attempt + 1 for p in before)))
-        self.state = replace(self.state, attempt=part.attempt)
+        number = max(self.state.attempt, 0, *(p.attempt + 1 for p in before))
+        told = [replace(part, attempt=number) for part in ready.parts]
+        self.state = replace(self.state, attempt=number)
         self._planned(entry, replace(ready, plan=replace(ready.plan, chosen=choice.sentence)),
                       folder)
-        parts.write_instead(run.path, [part])
-        return part
+        parts.write_instead(run.path, told)
+        return told
 
-    def _begin(self, part: Part) -> leases.Leases | None:
-        """Have it started there. Returns as soon as its ranks are, or whoever holds the run
-        together has to see to it; None: it has not begun there. Raises OSError."""
-        run, news = self.run, threading.Event()
-        link = Link(run.path, part, run.require_plan().spec.run.log_mb << 20, news, others=True)
-        # Before it is: should this process end meanwhile, the next one does not know whether.
-        parts.write(run.path, replace(part, asked=True))
-        link.start()
-        while not (link.over or asked_to_end()) and (
-                link.state is None or link.state.state in ("queued", "starting")):
-            news.wait(0.2)
-            news.clear()
-            if link.part.problem:
-                known = link.part.run is not None and not link.part.resume
-                self._say(f"{part.host} {'has' if known else 'may have'} begun it, and is asked "
-                          f"until it answers: {link.part.problem}")
-        link.give_up()
-        link.join()
-        cause = link.state.cause if link.state is not None else None
-        why = link.refused or (cause.message if cause is not None and cause.taken else None)
-        begun = link.part.asked or (link.part.run is not None and not link.part.resume)
-        if (why or not begun) and (part.resume or self._gone(link.part)):
-            if part.resume:  # what it has from attempts before stays
-                self.state = replace(self.state, attempt=part.attempt + 1)
-                parts.write(run.path, replace(link.part, resume=True))
-            else:
-                parts.drop(run.path, part)
-            if asked_to_end():
-                raise Over("stopped", "stopped before its ranks started")
-            self._refused[part.host] = f"could not start it: {why}"
-            log.warning("%s could not start it: %s", part.host, why)
-            self._say(f"{'looks for another host' if self._at_once else 'waits'} as {part.host} "
-                      f"could not start it: {why}", at_once=True)
-            return None
-        if why and not asked_to_end():
-            self._say(f"{part.host} may have begun it, and is asked until it answers: {why}")
-            return None
-        parts.write(run.path, link.part)
-        waiting.leave(run.path)
+    def _begin(self, told: Sequence[Part]) -> leases.Leases | None:
+        """Have it started there, on several hosts in the order of their names: of two runs that
+        want the same, one is refused before it has anything. Returns as soon as its ranks are, or
+        whoever holds the run together has to see to it; None: it has not begun. Raises NotYet,
+        Over, OSError."""
+        begun = list[Part]()
+        for part in sorted(told, key=lambda part: part.host):
+            known, why = self._begin_there(part, alone=len(told) == 1)
+            if why is not None:
+                others = [p for p in told if p.host not in (part.host, *(b.host for b in begun))]
+                return self._let_go([*begun, replace(known, resume=part.resume), *others],
+                                    f"{part.host} could not start it: {why}")
+            begun.append(known)
+        for part in begun:
+            parts.write(self.run.path, part)
+        waiting.leave(self.run.path)
         return leases.Leases()
 
+    def _begin_there(self, part: Part, *, alone: bool) -> tuple[Part, str | None]:
+        """What is known of the part once its ranks are started; or why they are not."""
+        run, news, began = self.run, threading.Event(), time.monotonic()
+        way = link.Link(run.path, part, run.require_plan().spec.run.log_mb << 20, news, others=True)
+        # Before it is: should this process end meanwhile, the next one does not know whether.
+        parts.write(run.path, replace(part, asked=True))
+        way.start()
+        while not (way.over or asked_to_end()) and (
+                way.state is None or way.state.state in ("queued", "starting")) \
+                and (alone or not way.part.problem or time.monotonic() - began < ASKED):
+            news.wait(0.2)
+            news.clear()
+            if way.part.problem:
+                known = way.part.run is not None and not way.part.resume
+                self._say(f"{part.host} {'has' if known else 'may have'} begun it, and is asked "
+                          f"until it answers: {way.part.problem}")
+        way.give_up()
+        way.join()
+        cause = way.state.cause if way.state is not None else None
+        why = way.refused or (cause.message if cause is not None and cause.taken else None)
+        begun = way.part.asked or (way.part.run is not None and not way.part.resume)
+        if not alone:
+            why = why or way.part.problem or ("stopped" if asked_to_end() else None)
+        return way.part, why or (None if begun else "stopped")
+
+    def _let_go(self, told: Sequence[Part], why: str) -> leases.Leases | None:
+        """Have nothing of the attempt go on anywhere, as it could not begin on all hosts. Returns
+        and raises as `_begin`."""
+        run = self.run
+        left = [part.host for part in told if not self._gone(part)]
+        for part in told:
+            if part.host not in left and part.resume:  # what it has from attempts before stays
+                self.state = replace(self.state, attempt=part.attempt + 1)
+                parts.write(run.path, replace(part, resume=True))
+            elif part.host not in left and (len(told) > 1 or not left):
+                parts.drop(run.path, part)
+        if left and asked_to_end():  # whoever holds the run together says so
+            waiting.leave(run.path)
+            return leases.Leases()
+        if left:
+            self._say(f"{' and '.join(left)} may have begun it, and is asked until it answers"
+                      + (f": {why}" if why else ""))
+            return None
+        if asked_to_end():
+            raise Over("stopped", "stopped before its ranks started")
+        log.warning("%s", why)
+        if (entry := waiting.read(run.path)) is None or not entry.count:
+            raise NotYet(f"as {why or 'it could not begin on all hosts'}")
+        self._refused[told[0].host] = why.partition(" ")[2]
+        self._say(f"{'looks for another host' if self._at_once else 'waits'} as {why}",
+                  at_once=True)
+        return None
+
     def _gone(self, part: Part) -> bool:
-        """Have what its host has made of a run that it could not start removed. Returns whether
-        nothing of it can be going on there."""
+        """Have what its host has made of a run that could not start ended, and removed. Returns
+        whether nothing of it can be going on there."""
         try:
-            removal.there(parts.host_of(self.run.path, part), part)
+            host = parts.host_of(self.run.path, part)
+            with contextlib.suppress(Refused):  # it has not begun there
+                if part.run or part.asked:
+                    there = part.run or link.begun(host, self.run.path, part, only_ask=True).id
+                    link.stop(host, there, now=True)
+            end = time.monotonic() + ENDS
+            while not part.resume:
+                try:
+                    removal.there(host, part)
+                    break
+                except Refused:  # it has not ended yet
+                    if time.monotonic() > end:
+                        return False
+                    time.sleep(INTERVAL)
         except UserError:
             return not part.asked
         return True
 
 
+def _meet(one: Entry, other: Entry) -> bool:
+    """Whether both may want the same device of a host."""
+    mine, theirs = ({host.name: next((e.ids for e in parse_all(entry.hosts) if e.host == host.name),
+                                     ()) for host in hosts.meant_by(entry.hosts)}
+                    for entry in (one, other))
+    return any(host in theirs and not (ids and theirs[host] and {*ids}.isdisjoint(theirs[host]))
+               for host, ids in mine.items())

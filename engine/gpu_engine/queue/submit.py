@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import os
 import re
 import socket
@@ -19,17 +20,9 @@ from gpu_engine.common.values import seconds
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
-from gpu_engine.launching.launcher import (
-    discover_for,
-    is_for_slurm,
-    make_way,
-    planned,
-    prepare_for_slurm,
-    submit_again,
-    submit_to_slurm,
-    supervise,
-)
-from gpu_engine.launching.preflight import lasting
+from gpu_engine.launching.launcher import make_way, planned, supervise
+from gpu_engine.launching.preflight import lasting, torchless
+from gpu_engine.places import slurm, verbs
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
@@ -37,6 +30,8 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.reach import hosts
+from gpu_engine.remote.reach.hosts import Host
+from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import freest, nodes
 from gpu_engine.runs import disk_room, folder, job, notes, waiting
 from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
@@ -45,12 +40,15 @@ from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.runs.waiting import Entry
 from gpu_engine.spec import modes
-from gpu_engine.spec.host_names import HostDevices, parse_all
+from gpu_engine.spec.host_names import parse_all
+from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _LONGEST = 366 * 86400.0
+_KEPT = 30.0
+"""Seconds for which what was seen of hosts holds."""
 
 
 def moment(text: str, now: float) -> float:
@@ -88,10 +86,10 @@ def prepare(spec: RunSpec, inventory: Inventory | None = None) -> Submission:
     """Look at what `submit` needs, once for all runs like `spec`. Keeps the code. `inventory`: the
     devices, if they have been found already. Raises UserError."""
     here = Path(working_folder())
-    if (there := _named_there(spec)) is not None:
-        inventory = freest.expected(freest.look([hosts.find(there.host)]), len(there.ids))
+    if _names_hosts(spec):
+        inventory = Inventory((), "nvml")  # `plan` looks at what each has
     elif inventory is None or chooses_host(spec):
-        inventory = discover_for(spec)
+        inventory = verbs.meant_by(spec).devices(spec)
     return Submission(inventory, keep(spec, here), here)
 
 
@@ -103,28 +101,29 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     the run that it waits for, which may still write the files that it names. `in_sweep`: it is
     compared with the others of its sweep. Raises SpecError with everything that waiting would not
     cure."""
-    if is_for_slurm(spec):
-        return prepare_for_slurm(spec, base, cwd, in_sweep=in_sweep).plan
+    if verbs.meant_by(spec) is slurm:
+        return slurm.prepare(spec, base=base, cwd=cwd, in_sweep=in_sweep).plan
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
-    asked, there = spec, _named_there(spec)
-    elsewhere = there is not None or chooses_host(spec)
-    spec = replace(spec, devices=replace(spec.devices, hosts=None))
-    if there is not None:  # where the host does not answer, it has them
-        named = {"pick": len(there.ids)} if freest.unknown(inventory) else {"ids": [*there.ids]}
-        spec = replace(spec, devices=replace(spec.devices, **named))
-    checked = check(spec, inventory)
-    taken = None if elsewhere else choose.of_spec(spec)
-    problems = [nodes.on(there.host, p) if there is not None and p.key.startswith("devices") else p
-                for p in checked.problems]
-    if not elsewhere:  # each host is asked when it is chosen
-        problems += lasting(spec, inventory, cwd, taken, files=after is None)
-    if problems:
-        raise SpecError(problems)
-    made = planned(checked, taken, base=base, environ={})
+    asked, elsewhere = spec, chooses_host(spec)
+    if _names_hosts(spec):
+        named = [hosts.find(entry.host) for entry in parse_all(spec.devices.hosts or ())]
+        seen = freest.machines(spec, _seen(tuple(named), int(time.monotonic() // _KEPT)))
+        _, made = nodes.spread(spec, seen, address="127.0.0.1", port=MEETING_PORT, base=base)
+    else:
+        spec = replace(spec, devices=replace(spec.devices, hosts=None))
+        checked = check(spec, inventory)
+        taken = None if elsewhere else choose.of_spec(spec)
+        problems = list(checked.problems)
+        if not elsewhere:  # each host is asked when it is chosen
+            problems += lasting(spec, inventory, cwd, taken, files=after is None)
+        if problems:
+            raise SpecError(problems)
+        made = planned(checked, taken, base=base, environ={})
     made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
-        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep)))
+        *made.warnings, *without_effect.told(asked, in_sweep=in_sweep),
+        *filter(None, [None if elsewhere else torchless(spec, cwd)])))
     return made if asked.devices.ids else replace(made, ranks=(), processes=())
 
 
@@ -137,7 +136,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     checkpoint that loads, with the code as it is then. `begin`: start its supervisor; if not, call
     `serve.ensure`. Raises SpecError with everything that does not fit, UserError where the run
     can't be kept or is live."""
-    if is_for_slurm(spec):
+    if verbs.meant_by(spec) is slurm:
         return _submit_to_slurm(spec, when, base, member, again, tags,
                                 prepared.kept if prepared is not None else None)
     if when.after is not None and (
@@ -199,10 +198,10 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
                             "run is none; put both on Slurm, or none")
         options.append(f"dependency=afterok:{first.id}")
     if again is None:
-        return submit_to_slurm(prepare_for_slurm(spec, base, in_sweep=member is not None),
-                               tags=tags, member=member, options=options, kept=kept)
+        return slurm.start(slurm.prepare(spec, base=base, in_sweep=member is not None),
+                           tags=tags, member=member, options=options, kept=kept)
     make_way(again)
-    submit_again(again, spec)
+    slurm.again(again, spec)
     return again
 
 
@@ -211,43 +210,43 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
-    if spec.devices.hosts is not None and not chooses_host(spec) and _named_there(spec) is None:
-        return [Problem("devices.hosts", spec.devices.hosts,
-                        "the queue takes devices of one machine: say how many (-n 2 --set "
-                        "devices.hosts=any), or which of one host (gpu1:0,1); a run over several "
-                        "is started at once")]
-    if modes.get(spec.parallel.mode).several_nodes:
+    if spec.devices.hosts is None and modes.get(spec.parallel.mode).several_nodes:
         return [Problem("parallel.mode", spec.parallel.mode,
-                        "the queue waits for devices of this machine only, and the other nodes "
-                        "would wait for this one in vain; start it at once")]
+                        "the other nodes would wait for this one in vain: name all of them in "
+                        "devices.hosts, or start it at once")]
     return []
 
 
-def _named_there(spec: RunSpec) -> HostDevices | None:
-    """The devices of one other machine, if the spec names such."""
-    entries = parse_all(spec.devices.hosts or ())
-    return entries[0] if len(entries) == 1 and entries[0].ids else None
+def _names_hosts(spec: RunSpec) -> bool:
+    """Whether it says on which hosts it is to run."""
+    return spec.devices.hosts is not None and not chooses_host(spec)
+
+
+@functools.lru_cache(maxsize=64)
+def _seen(named: tuple[Host, ...], _: int) -> tuple[HostSeen, ...]:
+    """These hosts as they are now: a thousand members of a sweep may name the same."""
+    return freest.look(named)
 
 
 def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: str | None
            ) -> Entry:
     """Raises OSError."""
-    devices, inventory, there = spec.devices, prepared.inventory, _named_there(spec)
+    devices, inventory, cpu = spec.devices, prepared.inventory, None
+    if _names_hosts(spec):
+        ids = [i for entry in parse_all(devices.hosts or ()) for i in entry.ids]
+        cpu = all(i.startswith("cpu:") for i in ids) if ids else None
+    elif not freest.unknown(inventory):
+        cpu = any(d.is_cpu for d in inventory.devices)
     named = [inventory.find(i) for i in devices.ids or ()]
     some = any(d.visible_index is not None for d in inventory.devices) \
         and inventory.inherited_visible is not None
-    found = Entry(
+    return Entry(
         submitted=time.time(), number=waiting.next_number(queue), host=socket.gethostname(),
         priority=when.priority,
         ids=tuple(d.uuid or d.id for d in named if d is not None),
-        count=0 if devices.ids else devices.pick or 1,
+        count=0 if devices.ids or _names_hosts(spec) else devices.pick or 1,
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
-        share=devices.share,
-        cpu=None if freest.unknown(inventory) else any(d.is_cpu for d in inventory.devices),
-        hosts=tuple(devices.hosts or ()),
+        share=devices.share, cpu=cpu, hosts=tuple(devices.hosts or ()),
         after=when.after, begin=when.begin, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))
-    return found if there is None else replace(
-        found, ids=there.ids, count=len(there.ids), hosts=(there.host,), within=(),
-        cpu=all(i.startswith("cpu:") for i in there.ids))

@@ -37,9 +37,9 @@ from gpu_engine.devices import availability, leases, probe
 from gpu_engine.devices.backends import registry
 from gpu_engine.devices.discover import NoAnswer, cpu_slots, discover, readings
 from gpu_engine.devices.records import Device, Inventory, Sample, Snapshot
-from gpu_engine.launching import environment, lookup
+from gpu_engine.launching import environment
 from gpu_engine.launching.launcher import Prepared, prepare
-from gpu_engine.launching.reattach import StillOn
+from gpu_engine.places.verbs import Followed
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.queue import serve, turns
 from gpu_engine.queue.turns import DeviceNow, Request, Start, Wait
@@ -112,7 +112,7 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
-        self._ahead_on: StillOn | None = None
+        self._ahead_on: Followed | None = None
         self.first = waiting.FIRST
         """What is said before the first look."""
 
@@ -177,9 +177,8 @@ class Waiter:
         """Have the run that this one follows say how it is where it is: one on hosts is not lost as
         its process here was killed. Taken up again it is below this process: if we end first, that
         of whoever looks next is."""
-        lookup.ask_slurm(ahead)
         if self._ahead_on is None:
-            self._ahead_on = StillOn(ahead)
+            self._ahead_on = Followed(ahead)
         self._ahead_on(ahead.state())
 
     def _look(self) -> leases.Leases | None:

@@ -161,11 +161,11 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def lock_of(folder: Path) -> int:
-    """Open the lock file, without locking it. Returns a descriptor from 3 up, as a child's 0 to 2
+def lock_of(folder: Path, name: str = "lock") -> int:
+    """Open a lock file, without locking it. Returns a descriptor from 3 up, as a child's 0 to 2
     are replaced: without this, a program started with stdin closed would hand over /dev/null.
     Raises OSError."""
-    low = open_inside(folder, "lock", os.O_RDWR | os.O_CREAT)
+    low = open_inside(folder, name, os.O_RDWR | os.O_CREAT)
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:

@@ -44,7 +44,7 @@ class Wants:
     """The devices that a run waits for."""
 
     ids: tuple[str, ...] = ()
-    """These, by their ids; empty: any `count`."""
+    """These, of this machine, by their ids; empty: any `count`."""
     count: Whole = 0
     within: tuple[str, ...] = ()
     """The devices to take them from, if its environment allows only some; empty: all."""
@@ -55,16 +55,18 @@ class Wants:
     cpu: bool | None = False
     """CPU slots, not GPUs. None: what the first of `hosts` has that answers, as none has yet."""
     hosts: tuple[str, ...] = ()
-    """The machines of which one is taken, as entries of devices.hosts; empty: this one."""
+    """The machines of which one is taken, as entries of devices.hosts; without `count` all of them,
+    with the devices that they name. Empty: this one."""
 
     @property
     def text(self) -> str:
         """For people: "GPU 0, GPU 1", "any 2 GPUs with 20.0 GiB free"."""
         what = "device" if self.cpu is None else "CPU slot" if self.cpu else "GPU"
         if self.ids:
-            named = ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
-                              for i in self.ids)
-            return f"{named} of {self.hosts[0]}" if self.hosts else named
+            return ", ".join(i if self.cpu else f"GPU {i}" if i.isdigit() else i
+                             for i in self.ids)
+        if self.hosts and not self.count:
+            return " and ".join(self.hosts)
         text = f"any {self.count} {what}{'s' if self.count > 1 else ''}"
         text += f" with {units.size(self.free)} free" if self.free else ""
         if not self.hosts:

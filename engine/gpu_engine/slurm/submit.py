@@ -13,16 +13,15 @@ from pathlib import Path
 from gpu_engine.common import paths, units
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import write_inside
+from gpu_engine.launching.launcher import Prepared, new_folder
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line, resolve
 from gpu_engine.plan.records import LaunchPlan, ResumeFrom
 from gpu_engine.remote.reach import hosts
-from gpu_engine.runs import disk_room, notes
 from gpu_engine.runs import job as jobs
-from gpu_engine.runs.create import create_run, discard, reopen_run, working_folder
+from gpu_engine.runs.create import reopen_run, working_folder
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member
-from gpu_engine.runs.sweep import write as write_member
 from gpu_engine.slurm import commands, script
 from gpu_engine.slurm.commands import SlurmError
 from gpu_engine.slurm.script import Place
@@ -80,13 +79,13 @@ def script_of(spec: RunSpec, run: str | None = None) -> str:
     return script.batch_script(spec, Place(working_folder(), str(paths.home())), run)
 
 
-def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
-           member: Member | None = None, options: Sequence[str] = (),
-           note: Callable[[Run], None] = lambda _: None) -> tuple[Run, jobs.Job]:
+def submit(prepared: Prepared, *, tags: Sequence[str] = (), member: Member | None = None,
+           options: Sequence[str] = (), note: Callable[[Run], None] = lambda _: None
+           ) -> tuple[Run, jobs.Job]:
     """Make a run folder with the batch script in it and submit that. The script's own output goes
-    to its supervisor.log, each rank's to `ranks/`. `plan`: of `plan_of`. `member`: its
-    place in a sweep. `options`: further ones of sbatch, for this submission alone. `note`: called
-    with the run before its job can begin.
+    to its supervisor.log, each rank's to `ranks/`. `member`: its place in a sweep. `options`:
+    further ones of sbatch, for this submission alone. `note`: called with the run before its job
+    can begin.
 
     Raises SpecError and UserError as `batch_script`, and UserError with sbatch's words if the job
     is refused; the run folder is then removed.
@@ -95,21 +94,10 @@ def submit(spec: RunSpec, plan: LaunchPlan, *, tags: Sequence[str] = (),
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
                         "cluster, or write the script (gpu-engine slurm … --output) and take it "
                         "there")
-    disk_room.require(paths.runs_folder())
-    run, lock = create_run(spec.name, to_toml(spec), plan)
-    try:
-        if member is not None:
-            with telling(f"{run.path}: can't be written"):
-                write_member(run.path, member)
-        notes.tag(run.path, tags)
+    with new_folder(prepared, tags=tags, member=member) as (run, lock):
         note(run)
-        there = _submitted(run, spec, Place(working_folder(), str(paths.home())), options)
-        _record(run, there)
-    except BaseException:
-        discard(run)
-        raise
-    finally:
-        os.close(lock)
+        there = _submitted(run, prepared.spec, working_folder(), lambda: None, options)
+    os.close(lock)
     return run, there
 
 
@@ -123,28 +111,23 @@ def again(run: Run, spec: RunSpec, checkpoint: str | None = None) -> LaunchPlan:
         asked = known.request
         options = {text.partition("=")[0]: text.partition("=")[2] for text in asked.options}
         spec = for_slurm(spec, nodes=asked.nodes, per_node=asked.per_node, options=options)
-    plan, place = plan_of(spec), Place(run.cwd(), str(paths.home()))
+    plan, stopped = plan_of(spec), jobs.asked_to_stop(run.path)
     if checkpoint is not None:
         plan = replace(plan, resume_from=ResumeFrom(checkpoint, run.state().attempt + 1))
-    stopped = jobs.asked_to_stop(run.path)
-    there = None
+    locks = list[int]()
     try:
         (run.path / jobs.STOP).unlink(missing_ok=True)
         # Its ranks are seconds away: the interpreter has to start, and torch to be imported.
-        there = _submitted(run, spec, place)
-        lock = reopen_run(run, to_toml(spec), plan)
+        _submitted(run, spec, run.cwd(), lambda: locks.append(
+            reopen_run(run, to_toml(spec), plan)))
     except BaseException:
-        if there is not None:
-            with contextlib.suppress(SlurmError):
-                commands.cancel(there.id)
         with contextlib.suppress(OSError):
             if stopped:
                 jobs.ask_to_stop(run.path)
         raise
-    try:
-        _record(run, there)
     finally:
-        os.close(lock)
+        for lock in locks:
+            os.close(lock)
     return plan
 
 
@@ -161,35 +144,37 @@ def for_slurm(spec: RunSpec, *, nodes: int | None, per_node: int | None,
         run=replace(spec.run, sbatch={**spec.run.sbatch, **options}))
 
 
-def _submitted(run: Run, spec: RunSpec, place: Place, options: Sequence[str] = ()) -> jobs.Job:
-    path, job = run.path / jobs.SCRIPT, script.asked_of(spec)
+def _submitted(run: Run, spec: RunSpec, folder: str, then: Callable[[], object],
+               options: Sequence[str] = ()) -> jobs.Job:
+    """Submit the run's job and do `then`, before the job is noted in the run's folder. Where that
+    can't be done, the job is cancelled. Raises UserError."""
+    job = script.asked_of(spec)
     keys = [option.partition("=")[0] for option in (*job.options, *options)]
     for key in keys:
         if key in ("output", "error"):
             raise UserError(f"-o {key}: the output of a submitted run goes into its run folder; "
                             "gpu-engine logs prints it")
-    text = script.batch_script(spec, place, str(run.path))
-    try:
+    text = script.batch_script(spec, Place(folder, str(paths.home())), str(run.path))
+    with telling(f"{run.path / jobs.SCRIPT}: can't be written"):
         write_inside(run.path, jobs.SCRIPT, text)
+    try:
         number = commands.submit(
-            path, place.folder, script.pattern(str(run.path), jobs.OUTPUT), options=options,
-            without=(*_INHERITED, *keys))
+            run.path / jobs.SCRIPT, folder, script.pattern(str(run.path), jobs.OUTPUT),
+            options=options, without=(*_INHERITED, *keys))
     except SlurmError as err:
         raise UserError(f"the job was not submitted: {err}") from None
-    except OSError as err:
-        raise UserError(f"{path}: can't be written: {err.strerror}") from None
-    return jobs.Job(number, request=job)
-
-
-def _record(run: Run, there: jobs.Job) -> None:
-    """Note the job in the run's folder. If that can't be done, it is cancelled, and UserError
-    raised."""
+    there = jobs.Job(number, request=job)
     try:
-        jobs.write(run.path, there)
-    except OSError as err:
-        what = f"job {there.id} is submitted, but {run.path} can't be written: {err.strerror}"
+        with telling(f"{run.path} can't be written"):
+            then()
+            jobs.write(run.path, there)
+    except BaseException as err:
+        what, why = f"job {number} is submitted, but {err}", None
         try:
-            commands.cancel(there.id)
+            commands.cancel(number)
         except SlurmError as refused:
-            raise UserError(f"{what}; cancel it with scancel {there.id} ({refused})") from None
-        raise UserError(f"{what}; it was cancelled") from None
+            why = f"cancel it with scancel {number} ({refused})"
+        if isinstance(err, UserError):
+            raise UserError(f"{what}; {why or 'it was cancelled'}") from None
+        raise
+    return there

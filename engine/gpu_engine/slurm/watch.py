@@ -44,11 +44,15 @@ goes on."""
 def refresh(*, at_once: bool = False) -> None:
     """Ask Slurm about all jobs that were submitted from here and have not ended, unless that was
     done a moment ago or is being done. `at_once`: however short a time ago."""
+    stamp = runs_folder() / _STAMP
+    with contextlib.suppress(OSError):
+        if not at_once and _lately(os.stat(stamp), EVERY):  # noqa: PTH116
+            return
     runs = _open()
     if not runs:
         return
     try:
-        fd = os.open(runs_folder() / _STAMP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(stamp, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return
     with contextlib.closing(os.fdopen(fd, "rb")) as file:
@@ -57,14 +61,16 @@ def refresh(*, at_once: bool = False) -> None:
         except OSError:
             return
         known = any(job.doubt for _, job in runs)
-        wait = _AFTER_FAILURE if known else EVERY
-        asked = os.pread(fd, 1, 0) == b"+"
-        # A time ahead of the clock, which was set back, says nothing.
-        if not at_once and asked and 0 <= time.time() - os.fstat(fd).st_mtime < wait:
+        if not at_once and _lately(os.fstat(fd), _AFTER_FAILURE if known else EVERY):
             return
         _query(runs)
         with contextlib.suppress(OSError):
             os.pwrite(fd, b"+", 0)
+
+
+def _lately(stamp: os.stat_result, seconds: float) -> bool:
+    # A time ahead of the clock, which was set back, says nothing.
+    return stamp.st_size > 0 and 0 <= time.time() - stamp.st_mtime < seconds
 
 
 def _open() -> list[tuple[Run, Job]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import take_lock
 from gpu_engine.devices import probe
-from gpu_engine.launching.reattach import StillOn
+from gpu_engine.places.verbs import Followed
 from gpu_engine.queue import serve
 from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run
@@ -48,7 +48,7 @@ def main(folder: Path, sweep: str, fd: int) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.environ["GPU_PANEL_HOME"] = str(folder.parent)
     starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
-    still = dict[str, StillOn]()
+    still = dict[str, Followed]()
 
     found: group.Group | None = None
 

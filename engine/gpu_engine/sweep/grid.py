@@ -150,9 +150,10 @@ def _unknown(key: str, spec: RunSpec) -> Problem:
     if f"--{key}" in command and key not in options(command):
         return Problem(key, None, f"--{key} of the command is a flag, and has no value to vary")
     if "." not in key and spec.task.command and _WORD.fullmatch(key) \
-            and key not in own_command.PLACEHOLDERS:
+            and key not in own_command.used(command):
+        ours = f", or --{key} {{{key}}}" if key in own_command.PLACEHOLDERS else ""
         return Problem(key, None, "there is no such key; to vary an argument of the command, "
-                                  f"have it say --{key} VALUE")
+                                  f"have it say --{key} VALUE{ours}")
     try:
         apply_sets({}, [f"{key}=0"])
     except SpecError as err:

@@ -29,7 +29,7 @@ from gpu_engine.sweep.table import One, best_text, names, summary
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
-    from gpu_engine.launching.reattach import StillOn
+    from gpu_engine.places.verbs import Followed
     from gpu_engine.plan.records import LaunchPlan
     from gpu_engine.queue.turns import When
 
@@ -57,10 +57,10 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
           ) -> list[LaunchPlan]:
     """The plan of each member, made without side effects. Raises SpecError with what is wrong with
     the first of them that could not run."""
-    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.places.verbs import meant_by
     from gpu_engine.queue.submit import plan
 
-    inventory = inventory or discover_for(members[0].spec)
+    inventory = inventory or meant_by(members[0].spec).devices(members[0].spec)
     found: list[LaunchPlan] = []
     for member in members:
         try:
@@ -219,7 +219,7 @@ class Done:
 def stop(found: Group, *, now: bool = False) -> Done:
     """Take the waiting members out of the line, and then ask those that run to stop; `now`: kill
     their ranks. Members that have ended are left alone."""
-    from gpu_engine.launching import lookup
+    from gpu_engine.places import verbs
 
     with contextlib.suppress(OSError):  # empty: those that rest at a rung stay there
         lock = waiting.sweep_lock(paths.queue_folder(), found.id)
@@ -231,7 +231,7 @@ def stop(found: Group, *, now: bool = False) -> Done:
     # that another has just left.
     for run in [*reversed(waits), *(run for run in live if run not in waits)]:
         try:
-            lookup.stop(run, now=now)
+            verbs.stop(run, now=now)
             done.append(run)
         except (UserError, OSError) as err:
             if run.state().live:
@@ -253,13 +253,13 @@ def retry(found: Group) -> Done:
     return done
 
 
-def go_on(found: Group, unable: set[str], still: dict[str, StillOn]) -> bool:
+def go_on(found: Group, unable: set[str], still: dict[str, Followed]) -> bool:
     """With run.halving: once no member runs, put those into the line that go on from the rung at
     which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
     passed over. `still`: takes up members that go on elsewhere, see there. Raises UserError if its
     spec can't be read."""
-    from gpu_engine.launching import lookup
-    from gpu_engine.launching.reattach import StillOn
+    from gpu_engine.places.verbs import Followed
+
 
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
@@ -268,8 +268,7 @@ def go_on(found: Group, unable: set[str], still: dict[str, StillOn]) -> bool:
         return False
     by = compared_by(spec.run.best or spec.train.best, ())
     for run, _ in ours:
-        lookup.ask_slurm(run)
-        still.setdefault(run.id, StillOn(run))(run.state())
+        still.setdefault(run.id, Followed(run))(run.state())
     states = {run.id: run.state() for run, _ in ours}
     next_up = due(states, found.of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
@@ -284,7 +283,7 @@ def _again(members: Iterable[tuple[Run, Member]]) -> Done:
     from pathlib import Path
 
     from gpu_engine.code.submitted import Kept
-    from gpu_engine.launching.launcher import discover_for
+    from gpu_engine.places.verbs import meant_by
     from gpu_engine.queue.submit import Submission, When
     from gpu_engine.queue.submit import submit as wait
 
@@ -299,7 +298,7 @@ def _again(members: Iterable[tuple[Run, Member]]) -> Done:
                 spec = replace(spec, devices=replace(
                     spec.devices, ids=None, pick=member.pick, free_gib=member.free_gib,
                     hosts=there))
-            inventory = inventory or discover_for(spec)
+            inventory = inventory or meant_by(spec).devices(spec)
             wait(spec, When(), Submission(inventory, Kept(), Path(run.cwd())), member=member,
                  again=run, begin=False)
             done.append(run)

@@ -199,10 +199,12 @@ def test_who_holds_it_in_words(monkeypatch):
     since = time.strftime("since %Y-%m-%d %H:%M", time.localtime(at))
     held = leases.Holder("d", user="al", why="x", until=at + 9e5)
     until = time.strftime("%b %d %H:%M", time.localtime(held.until))
+    soon = time.time() + 86400 / 2 - 60
     for holder, words in [
             (leases.Holder("d"), "another run"), (leases.Holder("d", why=""), "somebody"),
             (told, f"run 3f2a of bob (pid 7, on there, {since})"),
             (replace(told, host="here"), f"run 3f2a of bob (pid 7, {since})"),
+            (replace(held, until=soon), time.strftime("al until %H:%M: x", time.localtime(soon))),
             (held, f"al until {until}: x"), (replace(held, until=None), "al: x"),
             (leases.Holder("d", "a", others=(leases.Holder("d", "b"), held)),
              f"run a and run b and al until {until}: x"),

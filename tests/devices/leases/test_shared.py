@@ -23,6 +23,8 @@ def test_root_makes_it_with_one_line(place, monkeypatch):
     slot = Device("cpu:0", "cpu", "CPU")
     with leases.acquire(place / "one", [slot], "first"):
         assert len(list((place / "shared" / "claims").iterdir())) == 1
+    with leases.wait(place / "one", {}, leases.new_name()):
+        assert len(list((place / "shared" / "line").iterdir())) == 1
 
 
 def test_none_is_asked_for_or_there(monkeypatch, tmp_path):
@@ -86,7 +88,7 @@ def without_the_line(box):
     (of_another_owner, f"belongs to uid {ALICE}"), (open_to_all_above, "may replace"),
     (claims_of_another_owner, f"belongs to uid {ALICE}"), (open_to_all, "may replace"),
     (not_sticky, "may replace what is in"), (made_unreadable, "mode 0000, not 1777"),
-    (a_link_in_it, "is a symlink"), (a_file_in_it, "not a folder"),
+    (a_link_in_it, "is a symlink"), (a_file_in_it, "is not a folder"),
     (without_the_line, "no such file")])
 def test_it_is_not_trusted(box, monkeypatch, tmp_path, spoil, said):
     path = spoil(box)

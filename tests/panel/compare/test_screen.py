@@ -9,7 +9,7 @@ import pytest
 
 from gpu_engine.common.series import Series
 from gpu_engine.events import schema
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import environment
 from gpu_engine.runs.create import reopen_run
 from gpu_engine.runs.environment import Environment

@@ -232,7 +232,7 @@ def started(monkeypatch, tmp_path):
         plans.append(prepared)
         return Run(tmp_path / "none")
 
-    monkeypatch.setattr("gpu_engine.launching.launcher.start", start)
+    monkeypatch.setattr("gpu_engine.places.verbs.start", start)
     monkeypatch.setattr("gpu_panel.launch.runs.RunsPane.open", lambda self, run: None)
     return plans
 

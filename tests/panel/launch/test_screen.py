@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 from textual.events import Key
 from textual.widgets import Button, Input
 
 from gpu_engine.devices.records import Sample
-from gpu_engine.launching import launcher
+from gpu_engine.places import verbs
+from gpu_engine.runs.create import create_run
 from gpu_engine.spec import presets
 from gpu_panel.common.choice import Choice
 from gpu_panel.common.dialogs import Message
@@ -21,6 +24,7 @@ from gpu_panel.launch.fields import OWN_CLASS, OWN_COMMAND
 from gpu_panel.launch.form import FormPane
 
 from ...conftest import gpus, slots
+from ...plans import plan
 from ..panel_kit import (
     StillSampler,
     on_top,
@@ -262,6 +266,19 @@ async def test_it_comes_with_a_key_or_a_click_and_goes_with_escape_or_a_launch()
         await until(pilot, lambda: screen.runs.lines and screen.runs.has_focus)
 
 
+def test_a_run_that_begins_has_its_devices_once_it_is_more_than_written(home, monkeypatch):
+    """As long as its state is that of its making, its devices look free."""
+    run, lock = create_run("a", "", plan())
+    states = ["starting", "running"]
+    monkeypatch.setattr(launch_screen.time, "sleep", lambda _: run.write_state(
+        replace(run.state(), state=states.pop(0))))
+    launch_screen.has_begun(run)
+    assert not states
+    run.write_state(replace(run.state(), state="queued", reason="Slurm job 7 waits"))
+    launch_screen.has_begun(run)
+    os.close(lock)
+
+
 async def test_a_second_launch_while_one_starts_is_none_and_keys_wait_for_the_form(monkeypatch):
     """From the first moment on, when neither preset nor devices are known."""
     begun, started = threading.Event(), []
@@ -270,8 +287,8 @@ async def test_a_second_launch_while_one_starts_is_none_and_keys_wait_for_the_fo
         started.append(prepared)
         return create(prepared)
 
-    create = launcher.start
-    monkeypatch.setattr(launcher, "start", start)
+    create = verbs.start
+    monkeypatch.setattr(verbs, "start", start)
     monkeypatch.setattr(launch_screen, "has_begun", lambda run: begun.wait(60))
     async with panel(slots(1), command=("true",), ready=False, notifications=True) as (
             pilot, screen):

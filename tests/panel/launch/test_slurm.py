@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import Input
 
 from gpu_engine.events.paths import events_path
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.plan.records import RankPlan
 from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import folder as runs

@@ -9,7 +9,7 @@ import signal
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Trace
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.runs import disk_room, leftovers
 from gpu_engine.runs.disk_room import Room
 from gpu_engine.runs.folder import RankProcess

@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launching import launcher as launch
+from gpu_engine.places import verbs as launch
 from gpu_engine.spec.read import from_dict
 from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen

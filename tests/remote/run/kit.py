@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gpu_engine.common.procs import environment
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.remote.run import parts
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run

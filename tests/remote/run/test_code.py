@@ -20,7 +20,7 @@ from gpu_engine.code import snapshot, store
 from gpu_engine.code.listing import BadList, Entry
 from gpu_engine.code.snapshot import Snapshot, describe, take
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launching.launcher import launch, prepare, resume
+from gpu_engine.places.verbs import launch, prepare, resume
 from gpu_engine.remote.reach.call import Refused, ask
 from gpu_engine.remote.reach.hosts import Host, find
 from gpu_engine.remote.reach.protocol import CodeKept

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.launching.launcher import launch
+from gpu_engine.places.verbs import launch
 from gpu_engine.remote.run import removal
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict

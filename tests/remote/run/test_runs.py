@@ -17,9 +17,8 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule, Start
-from gpu_engine.launching.launcher import launch, prepare, resume
-from gpu_engine.launching.lookup import find
 from gpu_engine.notify import journal
+from gpu_engine.places.verbs import find, launch, prepare, resume
 from gpu_engine.remote.run import parts
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
@@ -72,49 +71,49 @@ def test_two_hosts_with_a_rank_each_train_as_one_with_two(hosts, tmp_path):
     though its part on the other was removed, while its checkpoints are there."""
     def removed_but_from(host):
         (cut := tmp_path / f"{host}.cut").touch()
-        assert called("runs", "rm", "--yes", over.id).returncode == 1
+        assert called("runs", "rm", "--yes", both.id).returncode == 1
         cut.unlink()
 
     with endpoint(200) as told:
         files = [folder / "notify.toml" for folder in (hosts, tmp_path / "a", tmp_path / "b")]
         for file in files:
             private(file, f'[[to]]\nkind = "json"\nurl = "{told.url}"\n')
-        over = launch(from_dict(DIGITS | TWO))
+        both = launch(from_dict(DIGITS | TWO))
         plain = launch(from_dict({"task": {"command": ["true"]}, "devices": {"ids": ["cpu:0"]}}))
-        for run in (over, plain):
+        for run in (both, plain):
             assert over(run).state == "completed", run.state()
             wait_for(lambda run=run: journal.read(run.path))
         assert {got.json["run"]: (got.json["on"], got.json["step"]) for got in told.got} == {
-            over.id: (["a", "b"], 6), plain.id: ([], None)}
-        assert not any((there(over, host) / journal.FILE).exists() for host in "ab")
+            both.id: (["a", "b"], 6), plain.id: ([], None)}
+        assert not any((there(both, host) / journal.FILE).exists() for host in "ab")
         for file in files:
             file.unlink()
     assert len(told.got) == 2
-    before = [losses(over.path, rank) for rank in (0, 1)]
+    before = [losses(both.path, rank) for rank in (0, 1)]
     assert before == losses_here(tmp_path / "two", TWO_HERE)
     for rank, host in enumerate("ab"):
         assert len(before[rank]) == 6
         for name in (f"ranks/{rank:05d}.jsonl", f"ranks/{rank:05d}.log"):
-            assert (over.path / name).read_bytes() == (there(over, host) / name).read_bytes()
-        assert (over.path / f"hosts/{host}.log").read_bytes() \
-            == (there(over, host) / "supervisor.log").read_bytes()
-    plan = over.require_plan()
+            assert (both.path / name).read_bytes() == (there(both, host) / name).read_bytes()
+        assert (both.path / f"hosts/{host}.log").read_bytes() \
+            == (there(both, host) / "supervisor.log").read_bytes()
+    plan = both.require_plan()
     assert [(r.rank, r.host) for r in plan.ranks] == [(0, "a"), (1, "b")]
     assert (plan.mode, plan.world_size, plan.batch.per_gpu) == ("multinode", 2, 16)
-    assert not left(*folders(over))
+    assert not left(*folders(both))
 
     with pytest.raises(SpecError, match="are on a, which has to stay the first host"):
-        resume(over, ["devices.hosts=b:cpu:0,a:cpu:1", "train.steps=9"])
+        resume(both, ["devices.hosts=b:cpu:0,a:cpu:1", "train.steps=9"])
     removed_but_from("a")
-    resume(over, ["train.steps=9"])
-    assert over(over).state == "completed", over.state()
+    resume(both, ["train.steps=9"])
+    assert over(both).state == "completed", both.state()
     for rank in (0, 1):
-        assert losses(over.path, rank)[:6] == before[rank]
-        assert len(losses(over.path, rank)) == 9
+        assert losses(both.path, rank)[:6] == before[rank]
+        assert len(losses(both.path, rank)) == 9
     removed_but_from("b")
     with pytest.raises(UserError, match="its checkpoints were removed from a"):
-        resume(over, ["train.steps=12"])
-    assert called("runs", "rm", "--yes", over.id).returncode == 0
+        resume(both, ["train.steps=12"])
+    assert called("runs", "rm", "--yes", both.id).returncode == 0
 
 
 def test_ranks_on_hosts_trace_their_next_steps_and_a_host_says_whose_they_are(

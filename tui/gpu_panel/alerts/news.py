@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
-from gpu_engine.launching.reattach import StillOn
 from gpu_engine.notify.watch import Happened, RunWatch
+from gpu_engine.places.verbs import Followed
 from gpu_engine.runs import digest, job, sweep
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.sweep import Member
@@ -39,7 +39,7 @@ class News:
 class _Followed:
     def __init__(self, run: Run, *, awake: bool) -> None:
         self.run = run
-        self.watch = RunWatch(run, goes_on=StillOn(run)) if awake else None
+        self.watch = RunWatch(run, goes_on=Followed(run)) if awake else None
         """None: nothing can happen to it before the time stamp of its state changes."""
         self.stamp = _stamp(run)
         self._told = frozenset[str]()
@@ -47,7 +47,7 @@ class _Followed:
     def look(self) -> Happened | None:
         before, self.stamp = self.stamp, _stamp(self.run)
         if self.watch is None and self.stamp != before:
-            self.watch = RunWatch(self.run, self._told, goes_on=StillOn(self.run))
+            self.watch = RunWatch(self.run, self._told, goes_on=Followed(self.run))
         if self.watch is None:
             return None
         happened, state = self.watch.next_event(), self.watch.state

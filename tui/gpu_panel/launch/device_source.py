@@ -326,7 +326,7 @@ class DeviceSource:
         spec, meant = freest.asked_of(spec)
         names = {host.name for host in meant}
         seen = [m for m in (*self.hosts, here) if m.host.name in names]
-        return freest.choose(seen, spec, cpu=freest.on_cpu(seen)).where
+        return freest.choose(seen, spec, cpu=freest.on_cpu(seen)).where[0]
 
     def age(self) -> float | None:
         """Seconds since the newest snapshot with new figures; None before the first."""

@@ -411,10 +411,10 @@ def _is_for_slurm(spec: RunSpec) -> bool:
     """Whether Slurm chooses its nodes. Blocks where devices.hosts names it."""
     if SLURM not in str(spec.devices.hosts):
         return False
-    from gpu_engine.launching import launcher
+    from gpu_engine.slurm import submit
 
     try:
-        return launcher.is_for_slurm(spec)
+        return submit.is_meant(spec)
     except UserError:  # hosts.toml can't be read, as the review says; no host is asked
         return True
 

@@ -16,7 +16,9 @@ from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.devices.records import Device, Inventory, Snapshot
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import preflight
-from gpu_engine.launching.launcher import Prepared, is_for_slurm, prepare
+from gpu_engine.launching.launcher import Prepared
+from gpu_engine.places import slurm
+from gpu_engine.places.verbs import meant_by
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.records import RUN_DIR, Interpreter, LaunchPlan
 from gpu_engine.remote.reach.hosts import LOCAL, Host
@@ -24,7 +26,7 @@ from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import nodes, survey
 from gpu_engine.runs import disk_room
-from gpu_engine.slurm import submit as slurm
+from gpu_engine.slurm import submit
 from gpu_engine.spec.modes import MEETING_PORT
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
@@ -92,14 +94,16 @@ def review(data: dict[str, Any], inventory: Inventory,
         return Review((full,))
     try:
         spec = from_dict(data)
-        if is_for_slurm(spec):
-            return Review((), prepare(spec, base=base), script=slurm.script_of(spec, RUN_DIR))
+        place = meant_by(spec)
+        if place is slurm:
+            return Review((), place.prepare(spec, base=base),
+                          script=submit.script_of(spec, RUN_DIR))
         if spec.devices.hosts is not None:
             return _over_hosts(spec, inventory, base, hosts)
         taken = choose.of_spec(spec)
         there = taken.record() if taken is not None else None
         unusable = preflight.unusable(spec, inventory, shot) if shot is not None else []
-        prepared = prepare(spec, inventory=inventory, base=base)
+        prepared = place.prepare(spec, inventory=inventory, base=base)
         return Review(tuple(unusable), None if unusable else prepared, bool(unusable),
                       interpreter=there)
     except SpecError as err:

@@ -61,7 +61,7 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine]) -> None:
         question = Confirm(f"Stop {_counted(live)}", " ".join(parts), yes="Stop", no="Keep running")
     if not await app.push_screen_wait(question):
         return
-    from gpu_engine.launching.lookup import stop
+    from gpu_engine.places.verbs import stop
 
     await in_thread(lambda: _each(live, lambda line: stop(line.run)))
     same.done(app, f"{_counted(live)} removed from the queue" if len(live) == len(queue)

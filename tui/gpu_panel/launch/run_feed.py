@@ -22,7 +22,6 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.schema import Step
-from gpu_engine.launching.reattach import reattach_all
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import digest as digests
 from gpu_engine.runs import folder as runs
@@ -116,8 +115,7 @@ class RunsFeed:
 
     def _list(self) -> None:
         """List the folder if it has changed, and every 30 s, as a change within one tick of the
-        file system's clock is not seen. Runs on other machines that nobody mirrors any more are
-        then mirrored again."""
+        file system's clock is not seen."""
         try:
             stamp = paths.runs_folder().stat().st_mtime_ns
         except OSError:
@@ -126,8 +124,6 @@ class RunsFeed:
         if stamp == self._folder_stamp and now - self._listed_at < _AGAIN:
             return
         self._folder_stamp, self._listed_at, self._all = stamp, now, True
-        if not readonly.on:
-            reattach_all()
         self._runs = {run.id: run for run in runs.each_run()}
         self._known = {k: v for k, v in self._known.items() if k in self._runs}
         # In the order in which they ended or began, as far as the folders tell without being read.

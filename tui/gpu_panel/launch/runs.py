@@ -78,8 +78,8 @@ class FilterInput(Input):
         self.display = False
 
 
-_ASK_SLURM = 3.0
-"""Seconds between two checks whether there are jobs of Slurm, and whether it is time to ask."""
+_LOOK = 3.0
+"""Seconds between two looks at the places of all runs."""
 _DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
          "note": "named", "tags": "tagged", "judge": "judged", "move": "moved", "open": "opened"}
 _OF_ONE = ("resume", "again", "note", "move")
@@ -431,17 +431,17 @@ them, and c compares them. Esc clears the marks, then the filter."""
     # --- what can be done with the runs --------------------------------------------------------
 
     def on_mount(self) -> None:
-        self.set_interval(_ASK_SLURM, self._ask_slurm)
+        self.set_interval(_LOOK, self._look)
 
-    @work(exit_on_error=False, group="slurm")
-    async def _ask_slurm(self) -> None:
-        """Have the run folders say what Slurm says, without waiting for it elsewhere. Also while
-        another screen is shown, which reads those folders."""
+    @work(exit_on_error=False, group="look")
+    async def _look(self) -> None:
+        """Have the run folders say how they are where they are, without waiting for that elsewhere.
+        Also while another screen is shown, which reads those folders."""
         if not self._asking and not readonly.on:
             self._asking = True
             try:
                 with guard(self.app):
-                    await in_thread(_ask_slurm)
+                    await in_thread(_look_at_all)
             finally:
                 self._asking = False
 
@@ -653,7 +653,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self.poll_now()
 
 
-def _ask_slurm() -> None:
-    from gpu_engine.slurm import watch  # after the first frame
+def _look_at_all() -> None:
+    from gpu_engine.places import verbs  # after the first frame
 
-    watch.refresh()
+    verbs.look_at_all()

@@ -61,7 +61,9 @@ READ_WITHIN, TICK = 5.0, 0.02
 def has_begun(run: Run) -> None:
     """Return once the run has its devices, or has ended, or half a minute has passed. Blocks."""
     end = time.monotonic() + 30
-    while run.state().state == "starting" and time.monotonic() < end:
+    while (state := run.state()).state in ("queued", "starting") and time.monotonic() < end:
+        if state.state == "queued" and state.reason is not None:
+            return  # it waits, in our line or in Slurm's; one that begins says nothing yet
         time.sleep(TICK)
 
 
@@ -371,7 +373,7 @@ class LaunchScreen(PaneScreen):
             self._launching = False
 
     async def _launch(self) -> Run | None:
-        from gpu_engine.launching import launcher
+        from gpu_engine.places import verbs
         from gpu_panel.launch.review import busy_devices, sharing_would_help
 
         if not await self._known():
@@ -396,7 +398,7 @@ class LaunchScreen(PaneScreen):
             self._go_to_problem(found.problems if found is not None else ())
             return None
         launched = self.draft
-        run = await in_thread(lambda: launcher.start(prepared))
+        run = await in_thread(lambda: verbs.start(prepared))
         launched.asked()
         self._go_to_run(run)
         return run
@@ -460,14 +462,14 @@ class LaunchScreen(PaneScreen):
     async def _ask_hosts(self, found: Review) -> Prepared | None:
         """What is launched; where it runs on hosts, after each was asked what is wrong there. None
         where something is. Raises SpecError with what the hosts have said."""
-        from gpu_engine.launching import launcher
+        from gpu_engine.places import verbs
 
         if found.over_hosts is None:
             return found.prepared
         names = ", ".join(named_in(self.draft.hosts)) or "this machine"
         self.notify(f"Asking {names} before anything starts …", markup=False)
         spec, base = self.draft.spec(), self.draft.base
-        return await in_thread(lambda: launcher.prepare(spec, base=base))
+        return await in_thread(lambda: verbs.prepare(spec, base=base))
 
     def _go_to_problem(self, problems: Sequence[Problem], title: str = "Can't launch") -> None:
         """Say what is wrong with the draft, and go to the field with the problem."""

@@ -125,7 +125,7 @@ class ResumeDialog(SubmitDialog):
         self.show("")
 
     async def submit(self) -> None:
-        from gpu_engine.launching import launcher as launch
+        from gpu_engine.places import verbs as launch
 
         typed = {field.id: field.value.strip() for field in self.query(Input)}
         start = typed.get("start") or "newest"

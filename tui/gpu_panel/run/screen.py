@@ -16,7 +16,7 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.launching.lookup import stop as stop_run
+from gpu_engine.places.verbs import stop as stop_run
 from gpu_engine.runs.folder import Run
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread

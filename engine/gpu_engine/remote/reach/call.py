@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
@@ -203,7 +203,7 @@ class Call:
         self.opened = time.monotonic() - began
         """Seconds until our program there had begun."""
         self.asked = time.time()
-        """When that was, Unix seconds."""
+        """When it was told that, Unix seconds: what goes on there says nothing earlier."""
         try:
             number, _, theirs = said.partition(" ")
             if number == ssh.NOT_THERE:
@@ -213,8 +213,9 @@ class Call:
                                              f"{clean(number, 20)}), which this one, {version()} "
                                              f"(wire {protocol.VERSION}), can't talk to. "
                                              f"{ssh.setup(host)}")
+            self._shell.write(b"\n" if content is None else content,
+                              time.monotonic() + ASK + len(content or b"") / _SLOWEST)
             if content is not None:
-                self._shell.write(content, time.monotonic() + ASK + len(content) / _SLOWEST)
                 self._shell.end_input()
         except TimeoutError:
             self.__exit__()
@@ -310,6 +311,28 @@ def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20) -> Ra
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = shell.process.wait(10)
     return Ran(out.decode("utf-8", "replace"), code)
+
+
+@contextlib.contextmanager
+def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
+    """`gpu-engine WORDS` there, entered with what it has printed once `until` is among that; it is
+    told that nobody is there any more when we leave. Raises Unreachable, and Refused with what it
+    said if it has ended before."""
+    end, mark = time.monotonic() + ASK, secrets.token_hex(8)
+    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
+    shell, _, out = _greeted(host, mark, begin + ssh.script(host, mark, words), end)
+    with shell:
+        try:
+            while until.encode() not in out:
+                if ssh.NOT_THERE.encode() in out:
+                    raise Unreachable(host.name, ssh.not_there(host))
+                if not (got := shell.read(end)):
+                    said = out.decode(errors="replace").strip().splitlines() or ["it ended"]
+                    raise Refused(host.name, clean(said[-1]).strip())
+                out += got
+        except TimeoutError:
+            raise Unreachable(host.name, shell.why(out, greeted=True)) from None
+        yield out.decode(errors="replace")
 
 
 def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:

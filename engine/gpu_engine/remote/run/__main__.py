@@ -1,6 +1,6 @@
 """`python -m gpu_engine.remote.run RUN_DIR LOCK_FD [rest]`: a run on hosts, which waits for its
 devices, if it has to, and is then held together. Started by `launching.launcher`; with `rest` by
-`launching.reattach`, to fetch what the hosts of a run that has ended still have."""
+`places.hosts`, to fetch what the hosts of a run that has ended still have."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ each machine says of its devices while it is watched.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,13 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from gpu_engine.common.errors import HostProblem, Problem, SpecError, TooFew
+from gpu_engine.common.programs import version
 from gpu_engine.devices import availability
 from gpu_engine.devices.records import Device, Inventory
 from gpu_engine.plan.check import counted
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
+from gpu_engine.remote.reach.protocol import VERSION, Welcome
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.remote.run.survey import unfit
@@ -35,26 +38,30 @@ _UNKNOWN = "no machine has answered yet"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Devices of one machine."""
+    """Devices of one machine, or those that are named of each of several."""
 
-    host: str
-    devices: tuple[Device, ...]
+    devices: Mapping[str, tuple[Device, ...]]
+    """By the machine's name."""
     of: int
     """How many machines were asked."""
     passed: tuple[str, ...] = ()
     """Why others were passed over: "gpu2 is away: …"."""
+    named: bool = False
 
     @property
-    def where(self) -> HostDevices:
-        """The entry of `devices.hosts`: gpu1:0,1."""
-        return HostDevices(self.host, tuple(d.id for d in self.devices))
+    def where(self) -> list[HostDevices]:
+        """The entries of `devices.hosts`: gpu1:0,1."""
+        return [HostDevices(host, tuple(d.id for d in devices))
+                for host, devices in self.devices.items()]
 
     @property
-    def sentence(self) -> str:
-        """"on gpu1: GPU 0, GPU 1: the freest of 3 machines; gpu2 is away: …"."""
+    def sentence(self) -> str | None:
+        """"on gpu1: GPU 0, GPU 1: the freest of 3 machines; gpu2 is away: …"; None: they were
+        named."""
         how = f"the freest of {self.of} machines" if self.of > 1 else "the freest"
-        named = ", ".join(d.label for d in self.devices)
-        return "; ".join([f"on {self.host}: {named}: {how}", *self.passed])
+        on = [f"on {host}: {', '.join(d.label for d in devices)}: {how}"
+              for host, devices in self.devices.items()]
+        return None if self.named else "; ".join([*on, *self.passed])
 
 
 def silence(machine: HostSeen) -> str | None:
@@ -86,11 +93,11 @@ def free_on(machine: HostSeen, *, share: bool = False) -> list[str]:
 
 def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool = False,
            refused: Mapping[str, str] = MappingProxyType({})) -> Choice:
-    """Choose `devices.pick` devices, all of one machine; those of `devices.ids`, if it names them.
-    `behind`: what waits on a machine goes
-    first. `refused`: by host why it would not start the run just now. Raises TooFew, which says of
-    each machine what is lacking."""
+    """Choose `devices.pick` devices, all of one machine; without it those that `devices.hosts`
+    names, of all of them. `behind`: what waits on a machine goes first. `refused`: by host why it
+    would not start the run just now. Raises TooFew, which says of each machine what is lacking."""
     d, offers = spec.devices, list[tuple[int, str, list[Device]]]()
+    named = {} if d.pick else {e.host: e.ids for e in hosts.parse_all(d.hosts or ())}
     count, free = d.pick or 1, None if d.free_gib is None else int(d.free_gib * (1 << 30))
     passed, lacking = list[str](), list[str]()
     for machine in seen:
@@ -107,12 +114,13 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
             lacking.append(f"{runs} on {name}, and what waits there goes first")
         else:
             able = free_on(machine, share=d.share)
-            if d.ids:
-                wanted = [inventory.find(i) for i in d.ids]
+            if named:
+                ids = named[name] or [device.id for device in inventory.devices]
+                wanted = [inventory.find(i) for i in ids]
                 if all(device is not None and device.id in able for device in wanted):
                     offers.append((count, name, [x for x in wanted if x is not None]))
                 else:
-                    lacking.append(f"{name}: {_not_free(d.ids, wanted, able)}")
+                    lacking.append(f"{name}: {_not_free(ids, wanted, able)}")
                 continue
             try:
                 offers.append((len(able), name, availability.freest(
@@ -120,11 +128,12 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
                     among=able)))
             except TooFew:
                 lacking.append(f"{name}: {len(able) or 'none'} of {len(inventory.devices)} free")
-    if not offers:
+    if len(offers) < (len(named) or 1):
         what = f"{count} {'device is' if count == 1 else 'devices are'} needed on one machine"
         raise TooFew("; ".join([what, *lacking, *passed]), "devices.pick", count, "--queue")
-    _, name, devices = max(offers, key=lambda offer: offer[0])
-    return Choice(name, tuple(devices), len(seen), tuple(passed))
+    taken = offers if named else [max(offers, key=lambda offer: offer[0])]
+    return Choice({name: tuple(devices) for _, name, devices in taken}, len(seen), tuple(passed),
+                  bool(named))
 
 
 def _not_free(names: Sequence[str], wanted: Sequence[Device | None], able: Sequence[str]) -> str:
@@ -145,9 +154,9 @@ def take(seen: Sequence[HostSeen], spec: RunSpec, plan: Callable[[Choice], T],
         try:
             return choice, plan(choice)
         except HostProblem as err:
-            refused[choice.host] = err.of(choice.host)
-            if len(seen) == 1 and not behind:
+            if choice.named or (len(seen) == 1 and not behind):
                 raise  # with all that it says
+            refused |= {host: err.of(host) for host in choice.devices}
 
 
 def with_most_free(seen: Sequence[HostSeen]) -> HostSeen | None:
@@ -194,7 +203,7 @@ def asked_of(spec: RunSpec) -> tuple[RunSpec, list[Host]]:
 
 
 def resolve(spec: RunSpec, plan: Callable[[RunSpec], T], *, only_plan: bool = False
-            ) -> tuple[T, str, Wants]:
+            ) -> tuple[T, str | None, Wants]:
     """`plan` of `spec` on the devices that are chosen now, on a machine that can start it; why
     these; and what they were chosen by. `only_plan`: where too few are free it is the first machine
     that has so many. Raises SpecError, UserError, TooFew, which says of each machine why not."""
@@ -211,7 +220,7 @@ def resolve(spec: RunSpec, plan: Callable[[RunSpec], T], *, only_plan: bool = Fa
         name, inventory = largest(seen)
         if not only_plan or inventory is None or len(inventory.devices) < d.pick:
             raise
-        choice = Choice(name, inventory.devices[:d.pick], len(seen))
+        choice = Choice({name: inventory.devices[:d.pick]}, len(seen))
         return plan(on_chosen(spec, choice)), f"it can't start now: {err}", wants
 
 
@@ -244,5 +253,23 @@ def unknown(inventory: Inventory) -> bool:
 
 def on_chosen(spec: RunSpec, choice: Choice) -> RunSpec:
     """`spec` on these devices."""
-    return replace(spec, devices=replace(spec.devices, hosts=[str(choice.where)], ids=None,
+    return replace(spec, devices=replace(spec.devices, hosts=[*map(str, choice.where)], ids=None,
                                          pick=None, free_gib=None))
+
+
+UNSEEN = Welcome(VERSION, version(), sys.executable, "", "", "", "", "", None, None, "", 0.0)
+"""A machine of which nothing is known."""
+
+
+def machines(spec: RunSpec, seen: Sequence[HostSeen]) -> list[Machine]:
+    """The hosts that `spec` names, in its order, as they were seen: what does not answer has the
+    devices that are named of it."""
+    known, found = {m.host.name: m for m in seen}, list[Machine]()
+    for entry in hosts.parse_all(spec.devices.hosts or ()):
+        machine = known[entry.host]
+        cpu = bool(entry.ids) and entry.ids[0].startswith("cpu:")
+        supposed = Inventory(tuple(Device(i, "cpu" if cpu else "gpu", i) for i in entry.ids),
+                             "cpu" if cpu else "nvml")
+        found.append(Machine(machine.host, machine.welcome or UNSEEN,
+                             machine.inventory or supposed))
+    return found

@@ -137,9 +137,11 @@ def meant(run: Run, which: str, best: str | None = None) -> str:
     return checkpoints.choose(run.checkpoints, which, best) or there[-1]
 
 
-def brought(run: Run, which: str, best: str | None) -> str:
-    """`choose`, if that checkpoint has been copied here. Raises UserError, which says what copies
-    it."""
+def brought(run: Run, which: str, best: str | None) -> str | None:
+    """The name of the checkpoint that `which` means, which is here; None: the newest that loads.
+    Raises UserError, where it has to be copied with what copies it."""
+    if not parts.spans(run.path):
+        return checkpoints.choose(run.checkpoints, which, best)
     name = choose(run, which, best)
     place = run.checkpoints / name
     if not place.is_dir():

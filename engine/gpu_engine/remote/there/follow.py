@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from gpu_engine.common.files import file_inside
 from gpu_engine.events.paths import FOLDER
-from gpu_engine.launching import lookup
-from gpu_engine.launching.reattach import StillOn
+from gpu_engine.places.verbs import Followed
 from gpu_engine.remote.reach import files, protocol
 from gpu_engine.remote.reach.files import At
 from gpu_engine.runs import disk_room
@@ -26,11 +25,10 @@ def lines(run: Run, at: Iterable[At] = (), ranks: tuple[int, ...] | None = None,
           ) -> Iterator[dict[str, object]]:
     """What of a run is new from there on, until it has ended: how it is, whenever that changes, and
     the bytes that its files gain, of these ranks and this node alone (`ranks` None: of all)."""
-    sender, goes_on = _Sender(run, at, ranks, node), StillOn(run)
+    sender, goes_on = _Sender(run, at, ranks, node), Followed(run)
     told = full = told_full = None
     looks = 0
     while True:
-        lookup.ask_slurm(run)
         live = goes_on(run.state())
         state = run.state()  # before the files: what was written before the end is then there
         if looks % _ALL_FILES == 0 or state != told:

@@ -39,12 +39,17 @@ def content(most: int) -> bytes:
 
 
 def end_with_input() -> None:
-    """End this process as soon as nobody is there any more."""
+    """End this process as soon as nobody is there any more. Returns once somebody is."""
+    def heard() -> bool:
+        return readable(0, protocol.SILENCE) and os.read(0, 4096) != b""
+
     def watch() -> None:
-        while readable(0, protocol.SILENCE) and os.read(0, 4096):
+        while heard():
             continue
         os._exit(0)
 
+    if not heard():
+        os._exit(0)
     threading.Thread(target=watch, daemon=True).start()
 
 

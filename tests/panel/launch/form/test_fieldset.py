@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_engine.common.errors import SpecError
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec, known_keys

@@ -193,7 +193,7 @@ async def test_after_a_launch_the_cursor_is_on_the_new_run(monkeypatch):
         locks.append(lock)
         return run
 
-    monkeypatch.setattr("gpu_engine.launching.launcher.start", start)
+    monkeypatch.setattr("gpu_engine.places.verbs.start", start)
     try:
         async with panel(slots(2)) as (pilot, screen):
             await until(pilot, lambda: screen.runs.lines)

@@ -8,7 +8,7 @@ import os
 
 from textual.widgets import Input
 
-from gpu_engine.launching.launcher import prepare
+from gpu_engine.places.verbs import prepare
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict

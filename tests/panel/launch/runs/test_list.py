@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from textual.widgets import Input
 
-from gpu_engine.launching import lookup
+from gpu_engine.places import verbs
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
 from gpu_engine.runs.create import create_run
@@ -132,7 +132,7 @@ async def test_several_are_marked_tagged_stopped_and_removed(monkeypatch):
     first, second = ended("one", age=5), ended("two", age=10)
     live, lock = create_run("long", "", PLAN)
     stopped: list[str] = []
-    monkeypatch.setattr(lookup, "stop", lambda run: stopped.append(run.id))
+    monkeypatch.setattr(verbs, "stop", lambda run: stopped.append(run.id))
     try:
         async with panel(slots(1), size=(80, 24)) as (pilot, screen):
             table = await at_the_runs(pilot, screen, 3)

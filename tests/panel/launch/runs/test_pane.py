@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpu_engine.launching import launcher as launch
+from gpu_engine.places import verbs as launch
 from gpu_engine.runs.create import create_run, reopen_run
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_feed as runs_feed
