@@ -41,7 +41,7 @@ NEWEST = 50
 """The newest runs, which are checked for changes at each refresh, as the live ones are."""
 SCREEN = 100
 """Runs that the first refresh lists at most, so that a person sees the newest at once."""
-LISTING = 0.4
+LISTING = 1.0
 """Seconds that a refresh spends on listing runs for the first time."""
 SPELL = 0.15
 """Seconds that a refresh spends on reading figures for the first time."""
