@@ -1,1 +1,1 @@
-"""Where runs are: this machine, other machines by ssh, Slurm. `verbs` finds the one that is meant."""
+"""Where runs are: this machine, others by ssh, Slurm. `verbs` finds the one that is meant."""

@@ -71,7 +71,8 @@ def finished(ids: Iterable[int]) -> dict[int, Job]:
         fields = line.split("|")
         if len(fields) == 5 and fields[0].isdigit():
             state, _, who = fields[1].partition(" by ")  # "CANCELLED by 1000", "CANCELLED+"
-            found[int(fields[0])] = _job(fields[0], state, _user(who), *fields[2:])
+            start, end, nodes = fields[2:]
+            found[int(fields[0])] = _job(fields[0], state, _user(who), start, end, nodes)
     return found
 
 
