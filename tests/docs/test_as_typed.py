@@ -34,7 +34,7 @@ UNTYPED = {
     r"sudo ": "is root's",
     r"gpu-panel( --|$)": "opens a screen: tests/panel; its words are read",
     r"gpu-engine (run|hosts) .*gpu1|gpu-engine hosts|gpu-engine doctor --hosts": "needs ssh hosts",
-    r"gpu-engine slurm .*--submit": "needs Slurm",
+    r"gpu-engine run (?!.*--grid).*devices\.hosts=slurm": "needs Slurm",
     r"gpu-engine run .*--grid parallel\.mode=.*dp": "DataParallel needs GPUs: tests/sweep",
     r"srun |mpirun |sbatch |python -m gpu_engine\.worker": "is started by a launcher of the site",
     r"gpu-engine export .*--to (wandb|tensorboard)": "needs what an extra brings",
