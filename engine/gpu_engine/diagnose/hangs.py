@@ -76,7 +76,7 @@ def find_hang(views: Iterable[RankView], now: float, *, at_least: float = SOON,
     """Why ranks have made no step for `at_least` seconds, and for five of their own steps; None if
     all go on. Those that nothing is heard of (`unheard`) are left out. `now`: Unix seconds."""
     views = [v for v in views if v.rank not in unheard]
-    hang = _find(views, now, at_least)
+    hang = _find(views, now, at_least, whole=not unheard)
     # The others may be waiting for it where nothing says so: for a message, a file, a key.
     return hang and replace(hang, works=any(_works(v, now) for v in views if v.beat is not None))
 
@@ -98,8 +98,8 @@ def alarm_of(views: Iterable[RankView], run: Path, now: float, unheard: Collecti
     return (disk_room.silence(run) if hang.silent else None) or hang.text
 
 
-def _find(views: Sequence[RankView], now: float, at_least: float) -> Hang | None:
-    """What `find_hang` finds; its `works` is worked out there."""
+def _find(views: Sequence[RankView], now: float, at_least: float, *, whole: bool) -> Hang | None:
+    """What `find_hang` finds; its `works` is worked out there. `whole`: see `behind`."""
     still = stalled(views, now, at_least=at_least)
     if not any(s.still > _LONG or s.is_silent or _of(views, s.rank).stands is not None
                for s in still):
@@ -109,17 +109,17 @@ def _find(views: Sequence[RankView], now: float, at_least: float) -> Hang | None
              and (one := _waits(v)) is not None and now - one.began > at_least]
     if not still and not early:
         return _not_joined(views, now, at_least)
-    told = behind(views, now, at_least=at_least)
+    told = behind(views, now, at_least=at_least, whole=whole)
     if told is None and any(v.over for v in views):  # others may upload, wait for a job, ...
         still = [s for s in still if s.phase in _WITHIN]
     return told or (_without_operations(views, still, now) if still else None)
 
 
 def behind(views: Sequence[RankView], now: float, failed: Collection[int] = (), *,
-           at_least: float = 0.0) -> Hang | None:
+           at_least: float = 0.0, whole: bool = True) -> Hang | None:
     """Who did not come to the operation in which others wait, or in which they have `failed` as the
     connection broke or time was up; None if none has waited for `at_least` seconds. `now`: Unix
-    seconds."""
+    seconds. `whole`: whether the views are of all ranks; of others nobody knows if they came."""
     waiting = {v.rank: one for v in views if (one := _waits(v, v.rank in failed)) is not None}
     if waiting and now - min(one.began for one in waiting.values()) < at_least:
         return None
@@ -142,7 +142,7 @@ def behind(views: Sequence[RankView], now: float, failed: Collection[int] = (), 
         return _apart(views, waiting, where)
     (same,) = meetings.values()
     one = next(iter(same.values()))
-    known = one.group == _EVERYBODY and not one.point \
+    known = whole and one.group == _EVERYBODY and not one.point \
         and all(v.rank in same for v in views if v.process is None)
     why = ", and all have come: look at the network and the GPUs (gpu-engine check)"
     return Hang(_wait_in(views, same, now) + why * known, next(iter(same)), False, where=where)
