@@ -122,7 +122,7 @@ def test_a_command_does_not_outlive_its_hold(home, tmp_path, which):
 @pytest.mark.parametrize(("words", "wrong"), [
     ((), "say for how long"), (("--for", "soon"), "--for soon: no length of time"),
     (("--for", f"{10**30}h"), "no length of time within a year"),
-    (("--for", "1h", "--devices", "gpu:99"), "there is no device gpu:99"),
+    (("--for", "1h", "--devices", "99"), "there is no device 99"),
     (("--for", "1h", "-n", "1", "--devices", "cpu:0"), "give one of them")])
 def test_what_can_not_be_held(home, words, wrong):
     done = engine("hold", *words)

@@ -110,10 +110,10 @@ def test_of_ones_own_command_it_is_a_warning(environment, tmp_path, monkeypatch)
     script = tmp_path / "torchrun"
     script.write_text(f"#!{python}\nprint()\n")
     script.chmod(0o755)
-    for command in ([python, "train.py"], [str(script), "train.py"]):
+    for command in ([python, "train.py"], [str(script), "train.py"], ["env", python, "x.py"]):
         warnings = prepare(spec(None, "0", command=command), inventory=gpus(1)).plan.warnings
         assert any("torch 2.13.0+cpu is built for the processor alone" in w for w in warnings)
-    plan = prepare(spec(None, "0", command=["env", python, "x.py"]), inventory=gpus(1)).plan
+    plan = prepare(spec(None, "0", command=["sh", "-c", f"{python} x.py"]), inventory=gpus(1)).plan
     assert not any("torch" in w for w in plan.warnings)
 
 

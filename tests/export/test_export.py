@@ -149,7 +149,7 @@ def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (["x"], "--to csv"), (["x", "y.pt", "-o", "z"], "--out does not go with weights"),
+    (["x", "y.pt", "-o", "z"], "--out does not go with weights"),
     (["x", "--to", "csv", "--from", "best"], "--from does not go with --to csv"),
     (["x", "--to", "tensorboard", "--project", "p"], "--project does not go with --to"),
     (["x", "--to", "xlsx"], "csv"), (["nothing", "--to", "csv"], "there is no run 'nothing'")])

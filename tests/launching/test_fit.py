@@ -320,7 +320,7 @@ def test_what_is_started_inside_may_use_so_much_and_what_would_help_is_said():
     (["--devices", "cpu:0", "--memory", "1GiB", "--", "true"],
      "the command is not told the batch: write {batch.per_gpu} where it takes one"),
     (["default", "--set", "devices.hosts=a"],
-     "fit tries the devices of one machine: run gpu-engine fit on each"),
+     "there is no host of that name"),
     (["default", "--devices", "cpu:0"], "say what a rank may use"),
     (["default", "--devices", "cpu:0", "--memory", "lots"], "lots: no size of memory"),
     (["--devices", "cpu:0", "--memory", "1GiB", "--write", "--", "x", "{batch.per_gpu}"],

@@ -17,7 +17,7 @@ from textual.widget import Widget
 import gpu_panel
 from gpu_engine.runs import stacks, waiting
 from gpu_panel import keys, readonly
-from gpu_panel.launch import run_feed, runs
+from gpu_panel.launch import runs
 from gpu_panel.run.screen import RunScreen
 
 from ..conftest import slots
@@ -110,15 +110,14 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
     asked = set()  # what the panel looks after by itself
-    for module, name in ((run_feed, "reattach_all"), (runs, "_ask_slurm")):
-        monkeypatch.setattr(module, name, lambda name=name: asked.add(name))
-    monkeypatch.setattr(runs, "_ASK_SLURM", 0.05)
+    monkeypatch.setattr(runs, "_look_at_all", lambda: asked.add("all places"))
+    monkeypatch.setattr(runs, "_LOOK", 0.05)
     run, waits = listed(), queue("true", begin=False)
     waiting.write(waits.path, replace(waiting.read(waits.path), submitted=1.0))  # nobody starts it
     before = tree(home)
     with noted() as seen:
         async with panel(slots(2), notifications=True) as (pilot, screen):
-            await until(pilot, lambda: screen.runs.lines and (on or len(asked) == 2))
+            await until(pilot, lambda: screen.runs.lines and (on or asked))
             if not on:
                 await pilot.press("ctrl+y")
             for pane in (screen.devices, screen.runs) if on else ():

@@ -231,7 +231,7 @@ def test_who_can_not_start_yet_lets_the_next_go_first(here):
 def test_what_waiting_would_not_cure_is_refused(line):
     before = sorted(paths.runs_folder().glob("*"))
     for data, words in (
-            ({"devices": {"hosts": ["gpu1"]}}, "takes devices of one machine"),
+            ({"devices": {"hosts": ["gpu1"]}}, "say which devices of gpu1 to wait for"),
             ({"parallel": {"mode": "multinode", "nodes": 2}}, "would wait for this one in vain"),
             ({"devices": {"ids": ["cpu:0"], "free_gib": 3.0}}, "goes with devices.pick"),
             ({"devices": {"ids": ["cpu:77"]}}, "no such device"),

@@ -243,6 +243,9 @@ def test_the_code_of_the_submission_runs_and_a_resume_takes_what_is_there(cluste
     assert ended(run).state == "completed", run.state()
     assert all("first data" in run.log(rank).read_text() for rank in (0, 1))
     assert "-print('first', open('data').read(), flush=True)" in say("code", run.id)
+    say("resume", run.id)
+    assert ended(run).state == "completed", run.state()
+    assert all("second" in run.log(rank).read_text() for rank in (0, 1))
 
 
 def test_limit_and_printed_values(cluster, tmp_path):

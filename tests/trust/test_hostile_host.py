@@ -147,8 +147,9 @@ def test_a_run_on_one(how, world, watching):
     names = {str(p.relative_to(run.path)) for p in run.path.rglob("*") if p.is_file()
              and not re.fullmatch(r"\.state\.json\.\d+\.[0-9a-f]+\.tmp", p.name)}
     assert names <= {"spec.toml", "plan.json", "state.json", "lock", "supervisor.log",
-                     "environment.json", "notify.log", "ranks/00000.jsonl", "ranks/00000.log",
-                     "node0.log", *(f"hosts/{name}.{e}" for e in ("json", "log", "devices.jsonl"))}
+                     "digest.json", "environment.json", "notify.log", "ranks/00000.jsonl",
+                     "ranks/00000.log", "node0.log",
+                     *(f"hosts/{name}.{e}" for e in ("json", "log", "devices.jsonl"))}
     assert run.size() < 4 << 20
     _end(run)
     watching.call("runs", "rm", "--yes", "--here", run.id)

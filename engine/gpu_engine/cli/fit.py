@@ -38,7 +38,7 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
     """Find the largest batch per GPU that PRESET trains, by real steps in throwaway runs on the
     chosen devices, and the examples a second at each size that was tried. For a command of your own
     the words must have {batch.per_gpu}. Ends with a proposal that keeps the global batch."""
-    from gpu_engine.launching.launcher import prepare
+    from gpu_engine.places.verbs import prepare
 
     spec, base = choice.spec, choice.base
     fit.require_triable(spec)

@@ -99,6 +99,13 @@ def place_of(name: str) -> tuple[Path, bool]:
                     "delete some")
 
 
+def of_folder(folder: Path) -> Snapshot | None:
+    """The code of the copy that `folder` is; None: it is none. Raises UserError."""
+    if folder.parent != root() or not _list_of(folder).is_file():
+        return None
+    return load(listing.name_of(_list_of(folder).read_bytes()))
+
+
 def load(name: str) -> Snapshot | None:
     """The code of this name; None if it is not there any more. Raises UserError."""
     place, there = place_of(name)
@@ -132,7 +139,7 @@ def remove_unused(folder: str) -> tuple[str | None, str | None]:
     for place, entries in list(_all()):
         if not _holds(place, folder):
             continue
-        user = next((run.id for run in _users() if _holds(place, run.cwd())), None)
+        user = next((run.id for run, used in _users() if _holds(place, used)), None)
         if user is not None:
             return None, f"its code stays in {place}: run {user} uses it"
         if _others(place, entries):
@@ -146,7 +153,7 @@ def _remove_old() -> None:
     """Delete code that no run here has used for a day, or lately where there is much, and what was
     sent and never finished. A folder with files of a run's own stays, and code that a waiting run
     needs, or one that a person keeps."""
-    used = [run.cwd() for run in _users()]
+    used = [folder for _, folder in _users()]
     needed = _waited_for() | {environment.read(run.path).code for run in all_runs()
                               if notes.read(run.path).verdict == "keep" or _comes_back(run)}
     room = _ROOM
@@ -162,9 +169,10 @@ def _remove_old() -> None:
                 shutil.rmtree(path)
 
 
-def _users() -> list[Run]:
-    """All that may have been started in code that was sent or kept."""
-    return [*all_parts(), *all_runs()]
+def _users() -> list[tuple[Run, str]]:
+    """All that may have been started in code that was sent or kept, and where they were."""
+    return [(run, plan.runs_in if (plan := run.plan()) is not None else run.cwd())
+            for run in (*all_parts(), *all_runs())]
 
 
 def _comes_back(run: Run) -> bool:

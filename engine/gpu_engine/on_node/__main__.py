@@ -148,8 +148,10 @@ def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> in
         await_call(run, job)  # by then the spec and the folder are those of this attempt
     if sets is None or here.node:
         spec, before = from_dict(attempts.read_spec(first)), first.require_plan()
-        folder = Path(first.cwd())
-        if not here.node and sets is None:
+        asked, folder = spec, Path(before.runs_in)
+        if here.node:
+            spec = replace(spec, task=before.spec.task)  # it may name files of the copy
+        else:
             spec, folder = _in_its_code(run, spec)
         with telling(f"{folder}: can't be entered"):
             os.chdir(folder)
@@ -157,6 +159,7 @@ def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> in
         data: dict[str, object] = {}
         apply_sets(data, sets)
         spec, before = from_dict(data), first.plan() if job.restarts else None
+        asked, folder = spec, near
     inventory = cpu_slots() if on_cpu(spec) else discover()
     count = asked_of(spec).per_node
     # Slurm has chosen the devices. Its jobs may share one; who else is on it is Slurm's to judge.
@@ -173,8 +176,9 @@ def _open(run: Run, job: jobs.Job, here: Here, sets: Sequence[str] | None) -> in
         environment.note(run, plan, inventory)
     else:
         plan = replace(plan, origin=before.origin, part_of=before.part_of, lines=before.lines,
-                       resume_from=before.resume_from, cwd=working_folder())
-        lock = reopen_run(run, to_toml(spec), plan, job.id)
+                       resume_from=before.resume_from, cwd=first.cwd(),
+                       copy=str(folder) if folder != Path(first.cwd()) else None)
+        lock = reopen_run(run, to_toml(asked), plan, job.id)
     if jobs.read(run.path) is None:
         jobs.write(run.path, job)
     if here.nodes > 1:

@@ -113,7 +113,8 @@ def join(run: Run, job: Job, here: Here, plan: LaunchPlan) -> int:
     if called is None or not take_lock(lock):
         raise UserError(f"{run.own}: another process holds it, or the first node has ended")
     write_json_inside(run.own, "plan.json", replace(
-        plan, id=run.id, cwd=first.cwd(), resume_from=first.require_plan().resume_from).to_dict())
+        plan, id=run.id, cwd=first.cwd(), copy=first.require_plan().copy,
+        resume_from=first.require_plan().resume_from).to_dict())
     run.write_state(State("queued", called.id, called.name, called.created, attempt=called.attempt))
     _sign(run.own, job, here)
     return lock

@@ -203,7 +203,10 @@ class LaunchPlan:
     id: str | None = None
     """The run's; None before there is a run folder."""
     cwd: str | None = None
-    """The folder that the processes start in; None before there is a run folder."""
+    """The folder that the run was started in; None before there is a run folder."""
+    copy: str | None = None
+    """The copy of its code as it was at the submission, which the processes start in instead; None:
+    it had not changed."""
     origin: str | None = None
     """The word of whoever on another machine asked for it; None: it was started here."""
     part_of: PartOf | None = None
@@ -268,6 +271,11 @@ class LaunchPlan:
         return replace(self, spec=for_people(self.spec), processes=tuple(
             replace(p, env=shown_env(p.env), argv=tuple(shown_words(p.argv)))
             for p in self.processes))
+
+    @property
+    def runs_in(self) -> str:
+        """The folder that the processes start in."""
+        return self.copy or self.cwd or "/"
 
     def to_dict(self) -> dict[str, object]:
         """As plan.json holds it."""

@@ -127,7 +127,7 @@ class HostWaiter(Waiter):
         run, before = self.run, parts.read(self.run.path)
         with self._starting(" and ".join(map(str, choice.where))):
             spec = freest.on_chosen(from_dict(attempts.read_spec(run)), choice)
-            folder = Path(entry.folder or run.cwd())
+            asked, folder = spec.task, Path(entry.folder or run.cwd())
             if spec.run.sync != "none":
                 folder, spec = submitted.place_of(run, spec, entry)
             ready = Prepared(*(preparing.prepare_again(run, spec, "newest") if before
@@ -136,8 +136,8 @@ class HostWaiter(Waiter):
         number = max(self.state.attempt, 0, *(p.attempt + 1 for p in before))
         told = [replace(part, attempt=number) for part in ready.parts]
         self.state = replace(self.state, attempt=number)
-        self._planned(entry, replace(ready, plan=replace(ready.plan, chosen=choice.sentence)),
-                      folder)
+        self._planned(entry, replace(ready, spec=replace(ready.spec, task=asked), plan=replace(
+            ready.plan, chosen=choice.sentence)))
         parts.write_instead(run.path, told)
         return told
 

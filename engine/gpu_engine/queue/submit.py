@@ -210,6 +210,12 @@ def _not_to_wait(spec: RunSpec) -> list[Problem]:
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
                         "their number is not known yet: say how many to wait for (-n 2)")]
+    whole = [e.host for e in parse_all(spec.devices.hosts or ()) if not e.ids] \
+        if _names_hosts(spec) else []
+    if whole:
+        return [Problem("devices.hosts", spec.devices.hosts,
+                        f"say which devices of {whole[0]} to wait for ({whole[0]}:0,1), or how "
+                        f"many (-n 2)")]
     if spec.devices.hosts is None and modes.get(spec.parallel.mode).several_nodes:
         return [Problem("parallel.mode", spec.parallel.mode,
                         "the other nodes would wait for this one in vain: name all of them in "

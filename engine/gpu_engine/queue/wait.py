@@ -298,12 +298,15 @@ class Waiter:
             spec = from_dict(attempts.read_spec(run))
             spec = replace(spec, devices=replace(
                 spec.devices, ids=[d.id for d in devices], pick=None, free_gib=None))
+            asked = spec
             folder, spec = submitted.place_of(run, spec, entry)
             with telling(f"{folder}: can't be entered"):
                 os.chdir(folder)
             ready = prepare(spec, cwd=folder, in_turn=run.id, near=Path(entry.folder or folder),
                             in_sweep=entry.sweep is not None)
-        plan = self._planned(entry, ready, folder)
+        # What is kept names the files where they were submitted: a resume takes them as they are.
+        plan = self._planned(entry, replace(ready, spec=replace(ready.spec, task=asked.task)),
+                             copy=folder)
         if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
             log.info("%s", why)
             raise NotYet("for devices that others took meanwhile")
@@ -333,10 +336,13 @@ class Waiter:
             os.chdir("/")
             probe.drop()  # nothing of ours may look like a process of the run
 
-    def _planned(self, entry: Entry, ready: Prepared, folder: Path) -> LaunchPlan:
-        """Write down what starts, in this folder. Returns its plan. Raises OSError."""
+    def _planned(self, entry: Entry, ready: Prepared, copy: Path | None = None) -> LaunchPlan:
+        """Write down what starts. `copy`: the folder of its code, which may be the one in which it
+        was submitted. Returns its plan. Raises OSError."""
         run, before = self.run, self.run.plan()
-        plan = replace(ready.plan, id=run.id, cwd=str(folder),
+        folder = entry.folder or run.cwd()
+        plan = replace(ready.plan, id=run.id, cwd=folder,
+                       copy=str(copy) if copy is not None and copy != Path(folder) else None,
                        origin=before.origin if before is not None else None)
         write_inside(run.path, "spec.toml", to_toml(ready.spec))
         write_json_inside(run.path, "plan.json", plan.to_dict())

@@ -168,7 +168,7 @@ class Attempt:
                 return "failed", why, Cause(why)
             return "completed", None, None
         cause = first_cause(failures, oom_kills=oom_kills, given=Given.by(plan),
-                            disks=[disk_room.of(p) for p in (run.path, Path(plan.cwd or "/"))])
+                            disks=[disk_room.of(p) for p in (run.path, Path(plan.runs_in))])
         if cause is not None and (more := self._who_did_not_come(failures)):
             cause = replace(cause, message=f"{more}{'' if more.endswith('?') else '.'}\n"
                                            f"{cause.message}")

@@ -116,7 +116,7 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
     """Start all processes of the plan, with this umask. Returns a Cause if one could not be
     started. `direct`: the processes that are ranks are a person's own script."""
     port = str(free_port())
-    cwd = plan.cwd or "/"
+    cwd = plan.runs_in
     for process in plan.processes:
         env = {k: v for k, v in os.environ.items() if k not in (*_FOREIGN, *process.unset)}
         env |= process.env

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import take_lock
 from gpu_engine.devices import probe
@@ -46,7 +47,8 @@ def main(folder: Path, sweep: str, fd: int) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.environ["GPU_PANEL_HOME"] = str(folder.parent)
+    if paths.home() != folder.parent:  # set, it is also where hosts.toml and the like are
+        os.environ["GPU_PANEL_HOME"] = str(folder.parent)
     starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
     still = dict[str, Followed]()
 

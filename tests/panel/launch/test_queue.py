@@ -153,7 +153,8 @@ def kept(run: Run) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("option", [  # -o is for runs that wait in Slurm's queue: test_slurm
-    param.name for param in run_command.params if param.name != "sbatch"])
+    param.name for param in run_command.params
+    if param.name != "sbatch" and not getattr(param, "hidden", False)])
 def test_each_option_does_what_it_does_in_a_shell_or_is_refused(option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     spec = from_dict(FORM)

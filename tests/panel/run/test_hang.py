@@ -9,6 +9,7 @@ import signal
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.schema import Trace
+from gpu_engine.places import verbs
 from gpu_engine.places.verbs import launch
 from gpu_engine.runs import disk_room, leftovers
 from gpu_engine.runs.disk_room import Room
@@ -198,7 +199,7 @@ def test_its_ranks_have_their_host_and_its_devices_are_not_taken_for_ours(home):
     assert (line().devices, line().pids) == (((row_keys.of("far", "cpu:0"), 0),), ())
     os.kill(run.state().pid or 0, signal.SIGKILL)
     wait_for(lambda: not run.supervised())
-    feed.relist()
+    verbs.look_at_all()  # as the list does, in a thread
     wait_for(lambda: line().live and run.supervised())
     assert look(run, run.plan(), 1, ()).state.live
     run.stop()

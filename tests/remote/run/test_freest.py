@@ -45,7 +45,7 @@ def spec(pick: int, use: str = "gpu_engine.tasks.digits:Digits", **devices: obje
 
 
 def taken(seen: list[HostSeen], asked, **more) -> str:
-    return str(choose(seen, asked, cpu=on_cpu(seen), **more).where)
+    return ",".join(map(str, choose(seen, asked, cpu=on_cpu(seen), **more).where))
 
 
 def why_none(seen: list[HostSeen], asked, **more) -> str:
@@ -95,7 +95,7 @@ def test_each_machine_says_what_is_lacking_and_who_is_away_is_passed_over():
 def test_who_could_not_run_it_is_passed_over(bad, why):
     seen = [machine("a", 4, **bad), machine("b", 1)]
     found = choose(seen, spec(1), cpu=False)
-    assert found.host == "b"
+    assert [*found.devices] == ["b"]
     assert found.passed[0].startswith(f"a: {why}")
 
 
@@ -108,7 +108,7 @@ def test_a_command_of_ones_own_needs_no_torch_that_we_find():
 def test_who_answers_and_has_sent_no_reading_is_not_one_without_free_devices():
     silent = machine("a", 2, snapshot=None, recent=())
     assert "a answers, and has not said how its devices are yet" in why_none([silent], spec(1))
-    assert choose([silent, machine("b", 1)], spec(1), cpu=False).host == "b"
+    assert choose([silent, machine("b", 1)], spec(1), cpu=False).sentence.startswith("on b: ")
 
 
 def test_what_answers_is_told_at_once(home, monkeypatch):

@@ -46,7 +46,7 @@ def about(store: RunStore, now: float, size: int | None = None,
     where = [f"folder      {clean(str(store.run.path), 1000)}"
              + ("" if size is None else f", {units.size(size)}")]
     if plan is not None and plan.cwd:
-        where.append(f"runs in     {clean(plan.cwd, 1000)}")
+        where.append(f"runs in     {clean(plan.runs_in, 1000)}")
     if slurm is not None:
         where.append(f"Slurm       job {slurm.id}" + (
             f" on {clean(slurm.nodes, 1000)}" if slurm.nodes else ""))

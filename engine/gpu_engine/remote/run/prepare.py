@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_engine.code import store
 from gpu_engine.code.snapshot import Snapshot, take
 from gpu_engine.common.errors import HostProblem, Problem, SpecError, UserError
 from gpu_engine.common.files import size_of
@@ -122,7 +123,8 @@ def resumed(part: Part, before: Part | None, checkpoint: str | None = None) -> P
 def _snapshot(here: Path, new: Sequence[str], known: Collection[str | None]) -> Snapshot:
     """The code that the `new` hosts are to be sent. A host that goes on with a run has the code
     that it was started with (`known`), and a new one gets no other. Raises SpecError."""
-    snapshot = take(here)
+    # A copy of what was submitted is no repository, and has its list beside it.
+    snapshot = store.of_folder(here) or take(here)
     if any(known) and snapshot.name not in known:
         raise SpecError([Problem("run.sync", "send", f"{here} has changed since the run was "
                                  f"started, so that {', '.join(new)} can't have the code that the "
