@@ -32,7 +32,7 @@ def ran(tmp_path, words: str, epochs: int = 4) -> Ran:
     ("group ddp", 1, ["data-not-divided"]),
     ("group ddp sampler", 4, ["set-epoch"]),
     ("group ddp sampler same set_epoch", 1, ["data-not-divided"]),
-    ("group ddp module sampler set_epoch metric", 150, ["not-reduced"]),
+    ("group ddp module sampler set_epoch metric", 400, ["not-reduced"]),
 ])
 def test_what_a_script_does_not_share_is_told(home, tmp_path, words, epochs, codes):
     seen = ran(tmp_path, words, epochs)
