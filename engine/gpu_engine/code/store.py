@@ -15,6 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.code import listing
@@ -100,10 +101,17 @@ def place_of(name: str) -> tuple[Path, bool]:
 
 
 def of_folder(folder: Path) -> Snapshot | None:
-    """The code of the copy that `folder` is; None: it is none. Raises UserError."""
-    if folder.parent != root() or not _list_of(folder).is_file():
+    """The code in `folder`, which is a copy or a part of one; None: it is neither. Raises
+    UserError."""
+    place = next((p for p in (folder, *folder.parents) if p.parent == root()), None)
+    if place is None or not _list_of(place).is_file() or (
+            whole := load(listing.name_of(_list_of(place).read_bytes()))) is None:
         return None
-    return load(listing.name_of(_list_of(folder).read_bytes()))
+    inner = b"" if folder == place else os.fsencode(folder.relative_to(place)) + b"/"
+    files = [(replace(entry, path=entry.path.removeprefix(inner)), data)
+             for entry, data in zip(whole.entries, whole.contents, strict=True)
+             if entry.path.startswith(inner)]
+    return Snapshot(str(folder), tuple(e for e, _ in files), tuple(data for _, data in files))
 
 
 def load(name: str) -> Snapshot | None:

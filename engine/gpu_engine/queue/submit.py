@@ -106,7 +106,7 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     spec = counted(spec)
     if problems := _not_to_wait(spec):  # what this machine's devices say of it is beside the point
         raise SpecError(problems)
-    asked, elsewhere = spec, chooses_host(spec)
+    asked, elsewhere, torch_lacks = spec, chooses_host(spec), None
     if _names_hosts(spec):
         named = [hosts.find(entry.host) for entry in parse_all(spec.devices.hosts or ())]
         seen = freest.machines(spec, _seen(tuple(named), int(time.monotonic() // _KEPT)))
@@ -118,12 +118,13 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
         problems = list(checked.problems)
         if not elsewhere:  # each host is asked when it is chosen
             problems += lasting(spec, inventory, cwd, taken, files=after is None)
+            torch_lacks = torchless(spec, cwd)  # of a host's Python nothing is known here
         if problems:
             raise SpecError(problems)
         made = planned(checked, taken, base=base, environ={})
     made = replace(made, spec=asked, lines=(engine_line(asked, base),), warnings=(
         *made.warnings, *without_effect.told(asked, in_sweep=in_sweep),
-        *filter(None, [None if elsewhere else torchless(spec, cwd)])))
+        *filter(None, [torch_lacks])))
     return made if asked.devices.ids else replace(made, ranks=(), processes=())
 
 
