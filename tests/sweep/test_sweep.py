@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
+from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.queue import serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, digest, sweep, waiting
 from gpu_engine.runs.folder import Run, State, all_runs
 from gpu_engine.sweep import group
-from gpu_engine.sweep.__main__ import AHEAD
+from gpu_engine.sweep.__main__ import AHEAD, main
 
 from .. import event_lines
 from ..command_line import called
@@ -212,3 +214,20 @@ def test_what_decides_unless_a_person_says_otherwise(sections, by):
     name = by.removeprefix("max:")
     (one,) = [row for row in json.loads(said("runs", "--json")) if row["id"] == made.runs[0].id]
     assert (one["best"] or {"name": by})["name"] == name
+
+
+def test_its_process_leaves_the_home_as_it_was_set(monkeypatch, tmp_path):
+    """Else members would look for hosts.toml and notify.toml among the runs."""
+    monkeypatch.setenv("GPU_PANEL_HOME", "")  # what it becomes is undone, too
+    monkeypatch.delenv("GPU_PANEL_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    folder = paths.queue_folder()
+    paths.private_folder(folder)
+    for elsewhere in (False, True):
+        if elsewhere:
+            folder = paths.private_folder(tmp_path / "other" / "queue")
+        lock = os.open(folder / "s1.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        main(folder, "s1", lock)
+        os.close(lock)
+        assert os.environ.get("GPU_PANEL_HOME") == (str(folder.parent) if elsewhere else None)

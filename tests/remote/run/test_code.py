@@ -302,3 +302,20 @@ def test_a_preview_sends_nothing_and_says_what_would_be_sent(project, home, tmp_
 def code_name(run) -> str:
     part, = parts.read(run.path)
     return part.code[:12]
+
+
+def test_the_code_of_a_copy_or_a_part_of_it_is_that_of_the_repository(home, tmp_path):
+    """Though the copy is none: what waits is sent from there."""
+    repository = tmp_path / "repository"
+    (repository / "part").mkdir(parents=True)
+    for name in ("a.py", "part/b.py"):
+        (repository / name).write_text(name)
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    taken = take(repository)
+    copy = store.save(taken.listed, taken.contents)
+    for inner in (".", "part"):
+        found = store.of_folder(copy / inner)
+        assert found is not None
+        assert (found.name, found.contents) == (take(repository / inner).name,
+                                                take(repository / inner).contents)
+    assert store.of_folder(repository) is None
