@@ -99,7 +99,8 @@ def test_a_stop_reaches_the_ranks_and_does_not_requeue(cluster, tmp_path, option
     job = int(cluster.ask("sbatch", "--parsable", str(script)))
     wait_for(lambda: any(run.id == f"slurm-{job}" for run in runs.all_runs()))
     run = runs.find(f"slurm-{job}")
-    wait_for(lambda: seen(run).state == "running")
+    # Python that is interrupted while it starts prints why and ends: the script is to have begun.
+    wait_for(lambda: seen(run).state == "running" and "waits" in run.log(0).read_text())
     said = say("stop", run.id, *option)
     assert f"{run.id} stopped" in said
     assert says in said
