@@ -323,14 +323,22 @@ def test_two_runs_over_the_same_hosts_do_not_wait_for_each_other(machines, home)
     assert [state(run) for run in (first, second)] == ["completed"] * 2, reason(first)
 
 
-def test_runs_that_name_other_devices_do_not_wait_for_each_other(machines, home):
+def test_a_run_waits_for_one_ahead_only_where_that_could_use_the_same_device(machines, home):
     with held(machines / "a", 0):
-        waits = submit.submit(spec(*SHOW, count=None, hosts="a:0"), When())
-        other = submit.submit(spec(*SHOW, count=None, hosts="a:1"), When())
-        behind = submit.submit(spec(*SHOW, count=1, hosts="a"), When())
-        over(other)
-        assert (state(waits), reason(behind)) == ("queued", "waits for runs ahead of it")
-    over(waits, behind)
+        named = submit.submit(spec(*SHOW, count=None, hosts="a:0"), When())
+        over(submit.submit(spec(*SHOW, count=None, hosts="a:1"), When()))
+        over(submit.submit(spec(*SHOW, count=1, hosts="a"), When()))
+        same = submit.submit(spec(*SHOW, count=None, hosts="a:0,1"), When())
+        large = submit.submit(spec(*SHOW, count=3, hosts="a"), When())
+        small = submit.submit(spec(*SHOW, count=1, hosts="a"), When())
+        elsewhere = submit.submit(spec(*SHOW, count=1, hosts=["a", "b"]), When())
+        over(elsewhere)
+        assert host(elsewhere) == "b"
+        wait_for(lambda: reason(small).endswith(
+            "a: none of 3 free, as runs ahead of it get 3"))
+        assert reason(same) == "waits for runs ahead of it"
+    over(named, same, large, small)
+    assert {state(run) for run in (named, same, large, small)} == {"completed"}
 
 
 def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(machines, home):

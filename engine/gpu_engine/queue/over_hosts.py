@@ -1,12 +1,13 @@
 """A run on devices of one of several machines, from the inside: it waits for them, or was planned
 for one and starts at once (`Entry.at_once`), in the process that then holds it together.
 
-The first such run of this user's line watches the machines; the others stand behind it, whatever
-they take. Once one machine has enough, the run is planned for it and started there, as one that a
-person starts on hosts, and this process holds it together (`remote/run/span.py`). It has left the
-line when its ranks are started. Whatever fails before that on one machine has the next one taken;
-where none takes it, it waits on, or has failed if it was to start at once. Only a machine that may
-have begun it, as the connection ended while it was told to, is asked until it answers.
+By the rule of `turns` those that come first keep of each machine what they could use. A run that
+can have nothing before one of them has left the line does not even ask the machines. Once one
+machine has enough, the run is planned for it and started there, as one that a person starts on
+hosts, and this process holds it together (`remote/run/span.py`). It has left the line when its
+ranks are started. Whatever fails before that on one machine has the next one taken; where none
+takes it, it waits on, or has failed if it was to start at once. Only a machine that may have begun
+it, as the connection ended while it was told to, is asked until it answers.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pathlib import Path
 
 from gpu_engine.code import submitted
 from gpu_engine.common.errors import HostProblem, TooFew, UserError
-from gpu_engine.devices import leases
+from gpu_engine.devices import availability, leases
 from gpu_engine.launching.launcher import Prepared
+from gpu_engine.queue import turns
+from gpu_engine.queue.turns import DeviceNow
 from gpu_engine.queue.wait import INTERVAL, NotYet, Over, Waiter
 from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.call import Refused
-from gpu_engine.remote.reach.watcher import Watcher
+from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run import freest, link, parts, removal
 from gpu_engine.remote.run import prepare as preparing
 from gpu_engine.remote.run.parts import Part
@@ -83,7 +86,8 @@ class HostWaiter(Waiter):
             return self._begin(told) if len(told) == whole else self._let_go(told, "")
         if (entry := self._due()) is None:
             return None
-        if not self._at_once and any(_meet(entry, other) for _, other in self._ahead(entry, {})):
+        ahead = [] if self._at_once else list(self._ahead(entry, {}))
+        if any(_surely_behind(entry, other) for _, other in ahead):
             self._say(f"waits {BEHIND}")
             self._step_back()
             return None
@@ -103,9 +107,10 @@ class HostWaiter(Waiter):
         if not freest.settled(seen) and time.monotonic() - self._since < freest.PATIENCE:
             return None
         cpu = freest.on_cpu(seen) if entry.cpu is None else entry.cpu
+        kept = {m.host.name: _kept_for(ahead, m, cpu) for m in seen}
         try:
             _, told = freest.take(seen, spec, lambda choice: self._plan(entry, choice),
-                                  self._refused, cpu=cpu, behind=not self._at_once)
+                                  self._refused, cpu=cpu, behind=not self._at_once, kept=kept)
         except (TooFew, HostProblem) as err:
             if self._at_once:
                 raise Over("failed", str(err), Cause(str(err))) from None
@@ -235,10 +240,35 @@ class HostWaiter(Waiter):
         return True
 
 
-def _meet(one: Entry, other: Entry) -> bool:
-    """Whether both may want the same device of a host."""
-    mine, theirs = ({host.name: next((e.ids for e in parse_all(entry.hosts) if e.host == host.name),
-                                     ()) for host in hosts.meant_by(entry.hosts)}
-                    for entry in (one, other))
-    return any(host in theirs and not (ids and theirs[host] and {*ids}.isdisjoint(theirs[host]))
-               for host, ids in mine.items())
+def _named(entry: Entry) -> dict[str, tuple[str, ...]]:
+    """The machines that are meant, and the devices that are named of each; none: all."""
+    ids = {e.host: e.ids for e in parse_all(entry.hosts)}
+    return {host.name: ids.get(host.name, ()) for host in hosts.meant_by(entry.hosts)}
+
+
+def _surely_behind(mine: Entry, other: Entry) -> bool:
+    """Whether, whatever the machines say, nothing is left for `mine` as long as `other` waits: it
+    could use all that `mine` could, or both need the same device that is named."""
+    ours, theirs = _named(mine), _named(other)
+    if mine.count and other.count:
+        return (ours.keys() <= theirs.keys() and other.count <= mine.count
+                and other.cpu in (None, mine.cpu) and (other.free or 0) <= (mine.free or 0))
+    return not (mine.count or other.count) and any(
+        host in theirs and not (ids and theirs[host] and {*ids}.isdisjoint(theirs[host]))
+        for host, ids in ours.items())
+
+
+def _kept_for(ahead: Sequence[tuple[str, Entry]], machine: HostSeen, cpu: bool) -> set[str]:
+    """The devices of this machine that those `ahead` could use or take."""
+    if machine.inventory is None or machine.snapshot is None:
+        return set()
+    name, inventory = machine.host.name, machine.inventory
+    free = freest.free_on(machine)
+    now = {s.device.id: DeviceNow(s.device, "" if s.device.id in free else "is not free",
+                                  s.problem is None, availability.free_memory(s))
+           for s in machine.snapshot.samples}
+    line = [turns.Request(run, replace(entry, cpu=cpu if entry.cpu is None else entry.cpu, ids=(
+                () if entry.count else tuple(d.id for d in map(inventory.find, ids or now) if d))))
+            for run, entry in ahead for ids in [_named(entry).get(name)] if ids is not None]
+    # Which of the free ones it takes does not matter to who has the rest: it starts at once.
+    return {*turns.kept_for(line, now, choose=lambda count, able: able[:count])}

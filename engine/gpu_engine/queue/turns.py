@@ -100,24 +100,34 @@ def early(entry: Entry | When, first: str | None, now: float) -> tuple[str, bool
 def decide(ahead: Sequence[Request], mine: Request, devices: Mapping[str, DeviceNow], *,
            choose: Choose) -> Start | Wait:
     """What becomes of a run, with these others ahead of it in the line."""
-    kept: dict[str, Request] = {}
-    """Device → the run before that could use it, or starts on it."""
-    for request in (*ahead, mine):
-        wants, taken = request.wants, None
-        able = {i: d for i, d in devices.items() if _able(wants, d)}
-        ready = [i for i, d in able.items() if i not in kept and _ready(wants, d)]
-        if wants.ids:
-            taken = wants.ids if set(wants.ids) <= {*ready} else None
-        elif 0 < wants.count <= len(ready):
-            taken = choose(wants.count, ready)
-        if request is mine:
-            return Start(tuple(taken)) if taken is not None else \
-                Wait(_why(wants, able, ready, kept))
+    kept = kept_for(ahead, devices, choose=choose)
+    able, ready, taken = _could(mine.wants, devices, kept, choose)
+    return Start(tuple(taken)) if taken is not None else Wait(_why(mine.wants, able, ready, kept))
+
+
+def kept_for(line: Sequence[Request], devices: Mapping[str, DeviceNow], *,
+             choose: Choose) -> dict[str, Request]:
+    """The devices that nobody behind `line` gets, and the run that could use each, or starts on
+    it."""
+    kept = dict[str, Request]()
+    for request in line:
+        wants = request.wants
+        able, _, taken = _could(wants, devices, kept, choose)
         if len(able) < wants.count or not (wants.ids or wants.count):
             continue  # this machine will not have so many
         for i in able if taken is None else taken:
             kept.setdefault(i, request)
-    raise AssertionError
+    return kept
+
+
+def _could(wants: Wants, devices: Mapping[str, DeviceNow], kept: Mapping[str, Request],
+           choose: Choose) -> tuple[dict[str, DeviceNow], list[str], Sequence[str] | None]:
+    """The devices that a run could use, which of them it could now, and those that it takes."""
+    able = {i: d for i, d in devices.items() if _able(wants, d)}
+    ready = [i for i, d in able.items() if i not in kept and _ready(wants, d)]
+    if wants.ids:
+        return able, ready, wants.ids if set(wants.ids) <= {*ready} else None
+    return able, ready, choose(wants.count, ready) if 0 < wants.count <= len(ready) else None
 
 
 def _able(wants: Wants, now: DeviceNow) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -25,7 +25,7 @@ from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.remote.run.survey import unfit
-from gpu_engine.runs.waiting import Wants
+from gpu_engine.runs.waiting import BEHIND, Wants
 from gpu_engine.spec.schema import RunSpec
 
 INTERVAL = 0.3
@@ -92,10 +92,12 @@ def free_on(machine: HostSeen, *, share: bool = False) -> list[str]:
 
 
 def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool = False,
-           refused: Mapping[str, str] = MappingProxyType({})) -> Choice:
+           refused: Mapping[str, str] = MappingProxyType({}),
+           kept: Mapping[str, Collection[str]] = MappingProxyType({})) -> Choice:
     """Choose `devices.pick` devices, all of one machine; without it those that `devices.hosts`
     names, of all of them. `behind`: what waits on a machine goes first. `refused`: by host why it
-    would not start the run just now. Raises TooFew, which says of each machine what is lacking."""
+    would not start the run just now. `kept`: by host the devices that runs ahead of it get. Raises
+    TooFew, which says of each machine what is lacking."""
     d, offers = spec.devices, list[tuple[int, str, list[Device]]]()
     named = {} if d.pick else {e.host: e.ids for e in hosts.parse_all(d.hosts or ())}
     count, free = d.pick or 1, None if d.free_gib is None else int(d.free_gib * (1 << 30))
@@ -113,21 +115,24 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
             runs = "a run waits" if machine.waiting == 1 else f"{machine.waiting} runs wait"
             lacking.append(f"{runs} on {name}, and what waits there goes first")
         else:
-            able = free_on(machine, share=d.share)
+            ahead = kept.get(name, ())
+            able = [i for i in free_on(machine, share=d.share) if i not in ahead]
+            rest = f", as {BEHIND[4:]} get {len(ahead)}" if ahead else ""
             if named:
                 ids = named[name] or [device.id for device in inventory.devices]
                 wanted = [inventory.find(i) for i in ids]
                 if all(device is not None and device.id in able for device in wanted):
                     offers.append((count, name, [x for x in wanted if x is not None]))
                 else:
-                    lacking.append(f"{name}: {_not_free(ids, wanted, able)}")
+                    lacking.append(f"{name}: {_not_free(ids, wanted, able)}{rest}")
                 continue
             try:
                 offers.append((len(able), name, availability.freest(
                     count, machine.recent[-availability.READINGS:], {}, free=free, share=d.share,
                     among=able)))
             except TooFew:
-                lacking.append(f"{name}: {len(able) or 'none'} of {len(inventory.devices)} free")
+                lacking.append(f"{name}: {len(able) or 'none'} of {len(inventory.devices)} free"
+                               + rest)
     if len(offers) < (len(named) or 1):
         what = f"{count} {'device is' if count == 1 else 'devices are'} needed on one machine"
         raise TooFew("; ".join([what, *lacking, *passed]), "devices.pick", count, "--queue")
@@ -146,11 +151,12 @@ def _not_free(names: Sequence[str], wanted: Sequence[Device | None], able: Seque
 
 
 def take(seen: Sequence[HostSeen], spec: RunSpec, plan: Callable[[Choice], T],
-         refused: dict[str, str], *, cpu: bool, behind: bool = False) -> tuple[Choice, T]:
+         refused: dict[str, str], *, cpu: bool, behind: bool = False,
+         kept: Mapping[str, Collection[str]] = MappingProxyType({})) -> tuple[Choice, T]:
     """`choose`, and what `plan` makes of it: of the next machine, as long as it raises HostProblem,
     which `refused` then holds. Raises as `choose` and `plan`."""
     while True:
-        choice = choose(seen, spec, cpu=cpu, behind=behind, refused=refused)
+        choice = choose(seen, spec, cpu=cpu, behind=behind, refused=refused, kept=kept)
         try:
             return choice, plan(choice)
         except HostProblem as err:
