@@ -85,6 +85,8 @@ def test_a_preset_comes_on_standard_input_and_what_can_not_start_now_is_refused(
     with program("plan", "-", stdin=subprocess.PIPE) as refuses:
         assert "no preset as JSON: Expected `object`, got `array`" in refuses.communicate("[]")[0]
     for words, why in ((("follow", run.id, "--json", "--at", "x"), "expected FILE:BYTE"),
+                       (("follow", run.id, "--json", "--at", "ranks/00000.log:-1"), "FILE:BYTE"),
+                       (("follow", run.id, "--json", "--at", "spec.toml:1"), "is none of the"),
                        (("follow", run.id, "--at", "x:1"), "go with --json"),
                        (("devices", "--watch", "1"), "--watch goes with --json"),
                        (("plan", "default", "--now", "--repeat", "2"), "--now is for one run")):

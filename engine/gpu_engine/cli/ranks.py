@@ -239,7 +239,10 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
 def stop(run: str, now: bool, wait: bool, as_json: bool) -> None:
     """Stop RUN (an id, the beginning of one, or "last"). A task's ranks finish their step and save;
     your own command gets SIGINT, as from Ctrl-C, or its run.stop_signal, and if it is stopped again
-    SIGTERM. A job that waits in Slurm's queue is cancelled."""
+    SIGTERM. A job that waits in Slurm's queue is cancelled.
+
+    The exit code is 1 if something of it may go on: on a host that can't be reached, or as nobody
+    can follow it."""
     from gpu_engine.places import verbs
 
     found = verbs.find(run)
@@ -256,3 +259,5 @@ def stop(run: str, now: bool, wait: bool, as_json: bool) -> None:
         echo(in_json({"id": found.id, "state": state.state, "reason": state.reason}))
     elif wait:
         echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))
+    if wait and (state.live or verbs.goes_on(found)):
+        sys.exit(1)

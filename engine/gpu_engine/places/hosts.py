@@ -106,6 +106,11 @@ def stop(run: Run, *, now: bool) -> None:
         run.stop(now=now)
 
 
+def goes_on(run: Run) -> bool:
+    """`verbs.goes_on`."""
+    return any(part.to_stop for part in parts.read(run.path))
+
+
 def _follow(run: Run) -> None:
     """Start the process that follows the run, unless somebody else does. Raises UserError."""
     with telling(f"run {run.id} can't be reattached"):

@@ -206,6 +206,11 @@ def stop(run: Run, *, now: bool = False) -> None:
         run.stop(now=now)
 
 
+def goes_on(run: Run) -> bool:
+    """Whether a host could not be asked to stop it, though it has ended here."""
+    return on_hosts(run) and _hosts().goes_on(run)
+
+
 def ask_for_stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
     """Have the ranks print where they are, into their logs. Returns why one was not asked."""
     if on_hosts(run):
