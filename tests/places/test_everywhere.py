@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_engine.common.errors import SpecError
 from gpu_engine.places import verbs
 from gpu_engine.remote.run.removal import Removal
 from gpu_engine.runs import notes
@@ -18,7 +19,7 @@ from ..conftest import wait_for
 from ..remote.run.kit import losses_so_far, make_hosts
 from ..slurm.conftest import _cluster, cluster  # noqa: F401
 
-WHERE = {"here": {"ids": ["cpu:0"]}, "host": {"hosts": ["a:cpu:0"]},
+WHERE = {"here": {"pick": 1}, "host": {"hosts": ["a:cpu:0"]},
          "slurm": {"hosts": ["slurm:cpu:0"]}}
 EMIT = str(Path(__file__).parents[2] / "bench" / "emit.py")
 
@@ -53,6 +54,9 @@ def test_a_run_is_planned_begun_followed_stopped_gone_on_with_and_removed(device
     verbs.stop(run)
     assert over(run) == "stopped"
     many = len(losses_so_far(run.path, 0))
+    if devices is WHERE["here"]:
+        with pytest.raises(SpecError, match="a run goes on where its checkpoints are"):
+            verbs.resume(run, ["devices.hosts=a:cpu:0"])
     verbs.resume(run)
     wait_for(lambda: records(run, many + 2, 2))
     verbs.look_at_all()

@@ -140,10 +140,10 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("ddp", ["cpu:0"], amp__dtype="fp16"), slots(2),
      'amp.dtype = "fp16": fp16 needs a GPU; on CPU take bf16 or off [amp.dtype=bf16]'),
     (spec_of("ddp", ["9"]), gpus(2),
-     'devices.ids = "9": there is no such device here; this machine has GPUs 0, 1'),
+     'devices.ids = "9": there is no such device; this machine has GPUs 0, 1'),
     (spec_of("ddp", ["1"]), replace(gpus(1), inherited_visible="0-3",
      visible_variable="CUDA_VISIBLE_DEVICES"),
-     'devices.ids = "1": there is no such device here; this machine has GPU 0, as '
+     'devices.ids = "1": there is no such device; this machine has GPU 0, as '
      'CUDA_VISIBLE_DEVICES is "0-3"'),
     (from_dict({"task": {"use": USE}, "devices": {"pick": 3}, "parallel": {"mode": "ddp"}}),
      slots(2),
@@ -223,7 +223,7 @@ def test_the_sentence_reads_as_the_panel_shows_it():
     (spec_of("ddp", ["cpu:0", "0"]), gpus(2),
      "devices.ids = \"cpu:0\": CPU slots and GPUs can't train together"),
     (spec_of("ddp", ["0"]), gpus(0),
-     'devices.ids = "0": there is no such device here; this machine has no devices'),
+     'devices.ids = "0": there is no such device; this machine has no devices'),
     (spec_of("ddp", ["0"], devices__free_gib=1.0), gpus(1),
      "devices.free_gib = 1.0: goes with devices.pick, which says how many devices to take"),
     (of_two(parallel__node_devices=[1]), gpus(1),

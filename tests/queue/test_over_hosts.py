@@ -271,7 +271,7 @@ def test_a_run_waits_for_the_devices_that_it_names_on_a_host(machines, home):
     over(run)
     assert state(run) == "completed", reason(run)
     assert run.output(0).read_text().endswith(" 2,1\n")
-    with pytest.raises(SpecError, match=r"a:7.*there is no such device here; a has GPUs"):
+    with pytest.raises(SpecError, match=r"a:7.*there is no such device; a has GPUs"):
         submit.submit(spec(*SHOW, count=None, hosts="a:7"), When())
 
 

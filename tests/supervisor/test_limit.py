@@ -40,7 +40,7 @@ def test_a_task_saves_and_has_completed_and_a_resume_has_as_much_again(home, mon
     assert events(run, Checkpoint)[-1].step == steps[-1].step == events(run, End)[-1].steps
     assert not first.warnings
 
-    verbs.start(verbs.resume(run))
+    verbs.resume(run)
     second = wait_for(lambda: (s := run.state()).attempt == 2 and not s.live and s, 120)
     assert second.state == "completed"
     assert second.until > first.ended

@@ -92,9 +92,12 @@ def _files(run: Run, rank: int | None) -> dict[str, Path]:
     return files | {p.stem: p for p in sorted(run.path.glob("node*.log"))}
 
 
-def of_ranks(run: Run) -> Output:
-    """All that the ranks of a run print, in whole lines."""
-    return Output(lambda: _files(run, None))
+def of_ranks(run: Run, *, new: bool = False) -> Output:
+    """All that the ranks of a run print, in whole lines; `new`: from now on."""
+    output = Output(lambda: _files(run, None), 0 if new else None)
+    if new:
+        output.show(last=True)
+    return output
 
 
 class Output:
@@ -170,6 +173,9 @@ def stacks(run: str, asked: tuple[int, ...], wait: float, as_json: bool) -> None
     found = verbs.find(run)
     if not found.state().live:
         raise UserError(f"run {found.id} is not running: it is {found.state().state}")
+    if absent := [r for r in asked if r not in found.ranks()]:
+        raise UserError(f"run {found.id} has no rank {absent[0]}; it has ranks "
+                        f"{', '.join(map(str, found.ranks())) or 'none'}")
     ranks = list(asked) or found.ranks()
     before = {r: size_of(found.log(r)) for r in ranks}
     refused = verbs.ask_for_stacks(found, ranks)

@@ -199,11 +199,13 @@ def resume(run: str, sets: tuple[str, ...], start: str, detach: bool,
     With the same mode and number of ranks, the losses continue bit for bit as if the run had never
     ended. With another mode or number of ranks, the checkpoint is loaded too.
     """
-    from gpu_engine.cli import watch
+    from gpu_engine.cli import ranks, watch
     from gpu_engine.places import verbs
     from gpu_engine.runs import job
 
     found = verbs.find(run)
+    # Before its ranks print more: what they have printed in earlier attempts isn't said again.
+    output = None if detach or as_json else ranks.of_ranks(found, new=True)
     prepared = verbs.resume(found, spelled_out(sets), start=start)
     submitted = job.read(found.path)
     if submitted is not None and not as_json:
@@ -212,4 +214,4 @@ def resume(run: str, sets: tuple[str, ...], start: str, detach: bool,
     if detach or submitted is not None:
         _started(found, as_json)
         return
-    sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet))
+    sys.exit(watch.to_the_end(found, prepared.plan, as_json=as_json, quiet=quiet, output=output))

@@ -79,11 +79,12 @@ def _at(text: str) -> At:
 
 
 def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool = False,
-               leave: bool = False) -> int:
+               leave: bool = False, output: ranks.Output | None = None) -> int:
     """Follow a run that was just started. Returns the exit code for this program.
 
     What the ranks print and the result go to standard output, progress to standard error. quiet: no
     progress. as_json: nothing but lines of JSON, on standard output. leave: Ctrl-C leaves the run.
+    output: what of the ranks' output is printed; None: all.
     """
     follower = Follower(run)
     if as_json:
@@ -97,7 +98,8 @@ def to_the_end(run: Run, plan: LaunchPlan, *, as_json: bool = False, quiet: bool
         echo(f"run {run.id}  {plan.name}  {plan.sentences()[0]}  {run.path}", err=True)
         if plan.chosen is not None:
             echo(plan.chosen, err=True)
-    state = watch(follower, quiet=quiet, each=ranks.of_ranks(run).show, leave=leave)
+    output = output or ranks.of_ranks(run)
+    state = watch(follower, quiet=quiet, each=output.show, leave=leave)
     _report_end(follower)
     return EXIT_CODES.get(state.state, 1)  # live: nobody here can follow it
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job, leftovers, trust
 from gpu_engine.runs.folder import Run, each_run
@@ -189,6 +189,10 @@ def resume(run: Run, sets: Sequence[str] = (), *, start: str = "newest") -> Prep
     apply_sets(data, sets)
     spec = from_dict(data)
     place = _slurm() if on_slurm(run) else _hosts() if on_hosts(run) else launcher
+    # The script of a job says itself that it is one; its spec need not.
+    if not on_slurm(run) and meant_by(spec) is not place:
+        raise SpecError([Problem("devices.hosts", spec.devices.hosts, "a run goes on where its "
+                                 "checkpoints are: leave it, or start another run there")])
     return place.again(run, spec, start)
 
 
@@ -220,4 +224,7 @@ def ask_for_stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
     from gpu_engine.runs import stacks
 
     return {rank: "the rank has ended, is still starting, or runs on another machine"
+            if (there := stacks.process(run, rank)) is None else
+            f"process {there[0]} gives none: only Python with torch has them printed; of any "
+            f"Python, py-spy dump --pid {there[0]}"
             for rank in ranks if not stacks.request(run, rank)}

@@ -238,7 +238,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
             break
         elif device is None:
             problems.append(Problem("devices.ids", name,
-                                    f"there is no such device here; this machine has {offered}"))
+                                    f"there is no such device; this machine has {offered}"))
         else:
             found.append(device)
     return ([] if problems else found), problems
