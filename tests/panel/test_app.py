@@ -120,6 +120,8 @@ async def test_keys_behind_one_that_asks_late_are_its_answer_or_nothing(monkeypa
         await asyncio.to_thread(asked.wait)
         if takes < 1:
             await until(pilot, lambda: pilot.app._typed.empty())
+        said = [n.message for n in pilot.app._notifications]
+        assert any("typed meanwhile is dropped" in one for one in said) is (takes < 1)
         ready.set()
         await on_top(pilot, AskLine)
         box = pilot.app.screen.query_one(Input)

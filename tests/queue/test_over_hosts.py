@@ -267,7 +267,8 @@ def test_a_run_waits_for_the_devices_that_it_names_on_a_host(machines, home):
     """And not for others that are free there; a sweep's members do so one after another."""
     with held(machines / "a", 1):
         run = submit.submit(spec(*SHOW, count=None, hosts="a:2,1"), When())
-        wait_for(lambda: reason(run) == "waits for a:2,1: a: GPU 1 is not free")
+        wait_for(lambda: reason(run).startswith(
+            "waits for a:2,1: a: GPU 1 is not free: held by run 77aa"))
     over(run)
     assert state(run) == "completed", reason(run)
     assert run.output(0).read_text().endswith(" 2,1\n")
@@ -283,7 +284,8 @@ def test_several_hosts_begin_together_or_none_does(machines, home, what):
     """The last device is taken while the run has the first one; or its process is killed then."""
     with held(machines / "b", 0):
         run = submit.submit(spec(*EMIT, **BOTH), When())
-        wait_for(lambda: reason(run) == "waits for a:0 and b:0: b: GPU 0 is not free")
+        wait_for(lambda: reason(run).startswith(
+            "waits for a:0 and b:0: b: GPU 0 is not free: held by run 77aa"))
     with happens(machines, "b", "hold start"):
         first = Run(wait_for(lambda: next((machines / "a").glob("parts/[0-9a-f]*"), None)))
         wait_for(lambda: state(first) == "running")

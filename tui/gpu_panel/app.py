@@ -162,9 +162,12 @@ class PanelApp(ThemedApp):
                         await asyncio.sleep(0.005)
                     if self.screen is not screen:
                         await self._handled()
-            if reads():  # what was typed for its question must not act on what is behind
+            if reads() and not self._typed.empty():
+                # What was typed for its question must not act on what is behind.
                 while not self._typed.empty():
                     self._typed.get_nowait()
+                self.notify("What was typed meanwhile is dropped: the key before is still at work",
+                            severity="warning")
 
     async def _handled(self) -> None:
         """Wait until what has the focus has handled what it was sent."""

@@ -124,7 +124,7 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
                 if all(device is not None and device.id in able for device in wanted):
                     offers.append((count, name, [x for x in wanted if x is not None]))
                 else:
-                    lacking.append(f"{name}: {_not_free(ids, wanted, able)}{rest}")
+                    lacking.append(f"{name}: {_not_free(ids, wanted, machine, able)}{rest}")
                 continue
             try:
                 offers.append((len(able), name, availability.freest(
@@ -141,13 +141,17 @@ def choose(seen: Sequence[HostSeen], spec: RunSpec, *, cpu: bool, behind: bool =
                   bool(named))
 
 
-def _not_free(names: Sequence[str], wanted: Sequence[Device | None], able: Sequence[str]) -> str:
-    """"GPU 1 is not free", "there is no 7"."""
+def _not_free(names: Sequence[str], wanted: Sequence[Device | None], machine: HostSeen,
+              able: Sequence[str]) -> str:
+    """"GPU 1 is not free: run 3f2a", "there is no 7"."""
     absent = [name for name, device in zip(names, wanted, strict=True) if device is None]
     if absent:
         return f"there is no {', '.join(absent)}"
-    held = [device.label for device in wanted if device is not None and device.id not in able]
-    return f"{', '.join(held)} {'is' if len(held) == 1 else 'are'} not free"
+    found = {d.label: machine.freedom.get(d.id) for d in wanted
+             if d is not None and d.id not in able}
+    # One that is free is for a run ahead.
+    return ", ".join(f"{label} is not free" + (f": {x.reason}" if x and not x.free else "")
+                     for label, x in found.items())
 
 
 def take(seen: Sequence[HostSeen], spec: RunSpec, plan: Callable[[Choice], T],
