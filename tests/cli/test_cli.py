@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 
+import click
 import pytest
 
+from gpu_engine.cli import cli
 from gpu_engine.runs import folder as runs
 
 from .. import odd_runs
@@ -217,3 +219,12 @@ def test_output_cut_short_is_no_error():
     out = subprocess.run(f"{sys.executable} -m gpu_engine describe | head -c 1", shell=True,
                          capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     assert out.stderr == ""
+
+
+def test_the_help_lists_each_command_once_below_what_it_is_for():
+    said = called("--help").stdout.partition("Options:\n")[2].splitlines()
+    named = [line.split()[0] for line in said if re.match(r"  [a-z]", line)]
+    with click.Context(cli) as context:
+        shown = [name for name in cli.list_commands(context)
+                 if not cli.get_command(context, name).hidden]
+    assert sorted(named) == sorted(shown)

@@ -21,20 +21,26 @@ from gpu_engine import __version__
 from gpu_engine.cli import output
 from gpu_engine.common.errors import Problem, UserError, meant
 
-_COMMANDS = {
-    "run": "run:run", "plan": "run:plan", "devices": "machine:devices", "check": "check:command",
-    "runs": "runs:command", "show": "show:show", "curve": "show:curve", "note": "runs:note",
-    "compare": "show:compare", "code": "show:code", "logs": "ranks:logs", "stacks": "ranks:stacks",
-    "trace": "ranks:trace", "stop": "ranks:stop", "queue": "queue:command",
-    "sweep": "sweep:command", "resume": "run:resume", "export": "export:command",
-    "report": "report:command", "page": "report:page", "presets": "choices:presets",
-    "describe": "choices:describe", "hosts": "hosts:command", "slurm": "slurm:command",
-    "notify": "notify:command", "doctor": "machine:doctor", "settings": "choices:settings",
-    "completion": "machine:completion", "hold": "hold:hold", "follow": "watch:follow",
-    "port": "wire:port", "receive": "wire:receive",
-    "release": "hold:release", "usage": "report:usage", "fit": "fit:command", "mcp": "mcp:command",
-    "skill": "mcp:skill"}
-"""Each command's file here, and its function in it."""
+_SECTIONS = {
+    "Start": {
+        "run": "run:run", "plan": "run:plan", "check": "check:command", "fit": "fit:command",
+        "resume": "run:resume", "presets": "choices:presets", "describe": "choices:describe",
+        "slurm": "slurm:command"},
+    "Runs": {
+        "runs": "runs:command", "show": "show:show", "logs": "ranks:logs", "stop": "ranks:stop",
+        "follow": "watch:follow", "curve": "show:curve", "compare": "show:compare",
+        "sweep": "sweep:command", "queue": "queue:command", "note": "runs:note",
+        "code": "show:code", "stacks": "ranks:stacks", "trace": "ranks:trace",
+        "export": "export:command", "report": "report:command"},
+    "Devices": {
+        "devices": "machine:devices", "hosts": "hosts:command", "hold": "hold:hold",
+        "release": "hold:release", "usage": "report:usage", "page": "report:page"},
+    "This installation": {
+        "doctor": "machine:doctor", "settings": "choices:settings", "notify": "notify:command",
+        "mcp": "mcp:command", "skill": "mcp:skill", "completion": "machine:completion"},
+    "": {"port": "wire:port", "receive": "wire:receive"}}
+"""Each command's file here, and its function in it, as the help lists them."""
+_COMMANDS = {name: where for section in _SECTIONS.values() for name, where in section.items()}
 
 
 class _Lazy(click.Group):
@@ -42,6 +48,16 @@ class _Lazy(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        wide = max(map(len, _COMMANDS))
+        for title, names in _SECTIONS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(f"{name:{wide}}", command.get_short_help_str(formatter.width - wide - 4))
+                    for name, command in found if command is not None and not command.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         file, _, function = _COMMANDS.get(cmd_name, "").partition(":")
