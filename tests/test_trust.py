@@ -43,11 +43,10 @@ WRITING = {
         on_node/nodes.py: write_json_inside in join
         remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
-        supervisor/children.py: open_inside in spawn
-        supervisor/logs.py: open_inside in _keep, open_inside in bound, open_inside in note
+        events/paths.py: open_inside in open_to_append
+        supervisor/logs.py: open_inside in _keep, open_inside in bound
         training/checkpoint.py: write_inside in add_metrics
         worker/rank/memory.py: open_inside in write_snapshot
-        worker/start.py: open_inside in _own_log
         worker/without_supervisor.py: write_json_inside in _folder""",
     "as that function, where it can't be imported": """
         observe/hook/sitecustomize.py: open in _open""",

@@ -45,7 +45,16 @@ def clean(text: str, limit: int | None = LIMIT) -> str:
     None: all, which may be more than `text` has, as tabs are widened. Where a progress bar redraws
     itself (carriage return, backspace), its last state is kept."""
     if not (text.isascii() and text.isprintable()):
-        text = _show_last(text.translate(_BREAKS))
+        # What a terminal shows in the end: text after a carriage return overwrites what stood
+        # there, and an erase sequence removes what is left of it.
+        shown = ""
+        for part in reversed(text.translate(_BREAKS).split("\r")):
+            under = _visible(part)
+            if len(under) > len(shown):
+                shown += under[len(shown):]
+            if _ERASES.search(part):
+                break
+        text = _LEADING.sub("", shown)
     return text if limit is None or len(text) <= limit else text[:max(limit - 1, 0)] + "…"
 
 
@@ -79,19 +88,6 @@ def clean_bytes(data: bytes, limit: int | None = LIMIT) -> str:
 def clean_lines(text: str, lines: int = 2000) -> list[str]:
     """The last `lines` lines of a text such as a traceback, each made harmless by `clean`."""
     return [clean(line) for line in text.split("\n")[-lines:]]
-
-
-def _show_last(text: str) -> str:
-    """What a terminal shows in the end: text after a carriage return overwrites what stood there,
-    and an erase sequence removes what is left of it."""
-    shown = ""
-    for part in reversed(text.split("\r")):
-        under = _visible(part)
-        if len(under) > len(shown):
-            shown += under[len(shown):]
-        if _ERASES.search(part):
-            break
-    return _LEADING.sub("", shown)
 
 
 def _visible(part: str) -> str:

@@ -203,10 +203,7 @@ class Series:
         if len(self.lo) % 2:
             for column, none in zip(self._columns(), _NOTHING, strict=True):
                 column.extend(none)
-        self.lo = array("d", map(min, self.lo[::2], self.lo[1::2]))
-        self.hi = array("d", map(max, self.hi[::2], self.hi[1::2]))
-        self.total = array("d", map(add, self.total[::2], self.total[1::2]))
-        self.count = array("q", map(add, self.count[::2], self.count[1::2]))
-        self.bad = array("q", map(add, self.bad[::2], self.bad[1::2]))
+        for column, joined in zip(self._columns(), (min, max, add, add, add), strict=True):
+            column[:] = array(column.typecode, map(joined, column[::2], column[1::2]))
         self.stride *= 2
         self.first //= 2

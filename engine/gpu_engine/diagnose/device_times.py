@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from gpu_engine.common.clean import clean
 from gpu_engine.events import schema
 from gpu_engine.events.paths import devices_paths
 from gpu_engine.events.reader import backwards
 
-_V = TypeVar("_V")
 LAST = 60
 """Readings that are looked at: five minutes."""
 _MOST = 1024
@@ -30,6 +28,9 @@ class Reading:
     clock: float | None = None
     throttle: str | None = None
     others: float | None = None
+
+
+_FIELDS = tuple(one.name for one in fields(Reading))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +65,12 @@ class Readings:
         found = []
         for host, events in self._last.items():
             for at, name in enumerate(events[-1].ids[:_MOST]):
-                each = tuple(_reading(event, at) for event in events if event.ids[at:at + 1]
-                             == (name,))
+                each = tuple(  # a reading has nothing of a field that is known of no device
+                    Reading(*(next(iter(getattr(event, one)[at:at + 1]), None) for one in _FIELDS))
+                    for event in events if event.ids[at:at + 1] == (name,))
                 label = f"GPU {name}" if name.isdecimal() else clean(name, 60)
                 found.append(DeviceTimes(f"{label} of {clean(host, 60)}" if host else label, each))
         return found
-
-
-def _reading(event: schema.Devices, at: int) -> Reading:
-    def one(values: tuple[_V, ...]) -> _V | None:
-        return values[at] if at < len(values) else None
-
-    return Reading(one(event.utilization), one(event.temperature), one(event.clock),
-                   one(event.throttle), one(event.others))
 
 
 def read(run: Path, since: float = 0.0) -> list[DeviceTimes]:

@@ -121,9 +121,7 @@ def behind(views: Sequence[RankView], now: float, failed: Collection[int] = (), 
     connection broke or time was up; None if none has waited for `at_least` seconds. `now`: Unix
     seconds. `whole`: whether the views are of all ranks; of others nobody knows if they came."""
     waiting = {v.rank: one for v in views if (one := _waits(v, v.rank in failed)) is not None}
-    if waiting and now - min(one.began for one in waiting.values()) < at_least:
-        return None
-    if not waiting:
+    if not waiting or now - min(one.began for one in waiting.values()) < at_least:
         return None
     where = tuple(_line(v, now) for v in views if v.stands is not None)
     meetings: dict[tuple[str, int, bool], dict[int, Collective]] = defaultdict(dict)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Relative: in an observed script the package has another name.
+from ..common.files import open_inside
+
 FOLDER = "ranks"
 """The folder of these files, in a run folder."""
 HOSTS = "hosts"
@@ -33,6 +36,13 @@ def inside(path: Path) -> tuple[Path, str]:
     if folder.name in (FOLDER, HOSTS, NODES):
         return folder.parent, f"{folder.name}/{path.name}"
     return folder, path.name
+
+
+def open_to_append(path: Path) -> int:
+    """The descriptor of one of these files for writing at its end; it and its folder are made if
+    they are not there. Raises OSError."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 DEVICES = "devices.jsonl"

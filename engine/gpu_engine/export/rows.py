@@ -161,7 +161,7 @@ class Source:
                                if value is not None and isfinite(value)]
                 if piece.event is not None and until == piece.last:
                     self._latest[rank] = piece.event
-                if until < piece.last:
+                if until < piece.last:  # the row ends in the middle of what this event is about
                     one.pieces.appendleft(
                         piece._replace(place=piece.place._replace(step=until + 1)))
                     break

@@ -76,8 +76,10 @@ def read() -> list[To]:
     except UnicodeDecodeError:
         raise UserError(f"{path()}: not valid TOML: it is not UTF-8") from None
     except ValueError as err:
-        # The parser's words may quote the file: only the place is safe to show.
-        raise UserError(f"{path()}: not valid TOML{_place(str(err))}") from None
+        # The parser's words may quote the file: only the place is safe, "(at line 3, column 7)".
+        _, found, place = str(err).rpartition("(at ")
+        raise UserError(f"{path()}: not valid TOML"
+                        + (f" (at {clean(place, 60)}" if found else "")) from None
     except RecursionError:
         raise UserError(f"{path()}: nested too deeply") from None
     return _entries(data)
@@ -177,12 +179,6 @@ def _problem(to: To) -> str | None:
     if to.kind == "ntfy" and (not parts.path.strip("/") or parts.query):
         return "url: expected the address of a topic, as https://ntfy.sh/TOPIC"
     return None
-
-
-def _place(said: str) -> str:
-    """" (at line 3, column 7)" from the parser's words."""
-    _, found, place = said.rpartition("(at ")
-    return f" (at {clean(place, 60)}" if found else ""
 
 
 _BEGINNING = """\

@@ -213,7 +213,10 @@ def post(to: To, message: Message) -> urllib.request.Request:
     """The request that tells `to`, of the kind "ntfy" or "json", of `message`."""
     url, value = to.url, message.to_dict()
     if to.kind == "ntfy":
-        url, topic = _ntfy(to.url)
+        # The server's root, and the topic.
+        parts = urlsplit(to.url)
+        root, _, topic = parts.path.rstrip("/").rpartition("/")
+        url, topic = urlunsplit((parts.scheme, parts.netloc, root + "/", "", "")), unquote(topic)
         value = {"topic": topic, "title": message.title, "message": _cut(message.text, _NTFY_MOST),
                  "priority": _PRIORITY.get(message.event, 3),
                  "tags": [_TAG[message.event]] if message.event in _TAG else []}
@@ -222,13 +225,6 @@ def post(to: To, message: Message) -> urllib.request.Request:
         headers["Authorization"] = f"Bearer {to.token}"
     body = json.dumps(value, allow_nan=False).encode()
     return urllib.request.Request(url, body, headers)  # its scheme: see `config`
-
-
-def _ntfy(url: str) -> tuple[str, str]:
-    """The server's root and the topic, from a topic's address."""
-    parts = urlsplit(url)
-    root, _, topic = parts.path.rstrip("/").rpartition("/")
-    return urlunsplit((parts.scheme, parts.netloc, root + "/", "", "")), unquote(topic)
 
 
 def _cut(text: str, most: int) -> str:

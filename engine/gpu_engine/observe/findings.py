@@ -182,21 +182,14 @@ class Findings:
 
     def _undivided(self, loader: _Loader) -> None:
         """Tell if all ranks train on the same batches, though they average their gradients."""
+        ddp = self.ddp()
         if not loader.takes_known or len(loader.read) < STEPS or not all(loader.read) \
-                or not self._in_step():
-            return
+                or ddp is None or ddp.process_group.size() != self._world:
+            return  # over fewer ranks, others may well have the same batches
         if self._noted_by_another(f"loads {loader.read} {loader.part}"):
             rank, replicas = loader.part[:2]
             self._warn(notices.undivided(self._world, loader.examples, loader.sampler)
                        if replicas == 1 else notices.same_part(self._world, rank, replicas))
-
-    def _in_step(self) -> bool:
-        """Whether the model is DistributedDataParallel's, over all ranks."""
-        ddp = self.ddp()
-        if ddp is None:
-            return False
-        group: Any = ddp.process_group
-        return group.size() == self._world
 
     def ddp(self) -> Any:
         """The script's DistributedDataParallel; None if there is none, or another took it in."""

@@ -11,7 +11,7 @@ gradients of several tasks) does not step on what the last call left there: its 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,14 +29,10 @@ _CLIP_FACTOR = 1000.0
 of the scale means what the script does."""
 
 
-def _of(optimizer: Any) -> Iterator[torch.Tensor]:
-    """The gradients of a torch optimizer, in the order of its parameters."""
-    return (p.grad for group in optimizer.param_groups for p in group["params"]
-            if p.grad is not None)
-
-
 def _first(optimizer: Any) -> torch.Tensor | None:
-    return next(_of(optimizer), None)
+    """The gradient of the first parameter of a torch optimizer that has one."""
+    return next((p.grad for group in optimizer.param_groups for p in group["params"]
+                 if p.grad is not None), None)
 
 
 def _gone(parameter: Any) -> bool:

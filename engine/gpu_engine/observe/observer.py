@@ -126,6 +126,7 @@ class Observer:
         on which backward() is called, if known."""
         self.tried = True
         who = identity.identify()
+        # What was recorded before the first step is kept, if it was for the same rank.
         early, self.rec = self.rec, None
         if early is not None and self._rank != who.rank:
             early.give_up()
@@ -158,7 +159,7 @@ class Observer:
         processes train as the same rank (hogwild). (None, 0) if there are too many."""
         for process in range(1, _PROCESSES + 1):
             rec = early or self._recorder(identity.record_number(who, process))
-            if rec.claim():
+            if rec.claim.acquire():
                 return rec, process
             rec.give_up()
             early = None
@@ -237,6 +238,7 @@ class Observer:
         doing = self._doing if trains else self.elsewhere
         if not doing.steps:
             return
+        # An optimizer that wraps another calls that one's step in its own: the outer is the step.
         doing.steps -= 1
         if doing.steps:
             return
@@ -383,13 +385,14 @@ class Observer:
 
     def failed(self, err: BaseException | None) -> None:
         """Record the uncaught error that ends the script; None if there is none."""
-        if self.rec is not None and err is not None and err is not self._error:
+        rec = self.rec
+        if rec is not None and err is not None and err is not self._error:
             self._error = err
-            self.rec.write(error_event(err, self.rec.phase, self.rec.settled_step(),
-                                       held_by=self.rec.held_by(err),
-                                       more=self._unsaved[1] if err is self._unsaved[0] else ""))
+            rec.flush()  # steps in the queue count; while a write hangs, those known before do
+            rec.write(error_event(err, rec.phase, rec.step_now, held_by=rec.held_by(err),
+                                  more=self._unsaved[1] if err is self._unsaved[0] else ""))
             # After the error: asking torch takes a while, and torchrun ends us within 0.1 s.
-            self.rec.write_failure(err)
+            rec.write_failure(err)
 
     def unsaved(self, err: BaseException, file: Any) -> None:
         """Called when `torch.save` has failed to write to `file`: its error seldom says why."""

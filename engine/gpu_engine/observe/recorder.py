@@ -62,7 +62,7 @@ class ScriptRecorder(RecordWriter):
         self.parts = ScriptParts()
         """What the time of the steps is spent on."""
         self._losses = losses
-        self._claim = Claim(path)
+        self.claim = Claim(path)
         self._lifeline = Lifeline.of_supervisor()
         self._events = StepEvents()
         self._pid = os.getpid()
@@ -71,17 +71,11 @@ class ScriptRecorder(RecordWriter):
         self._given_up = False
         self._closing = False
 
-    # --- the claim on the rank -----------------------------------------------------------------
-
-    def claim(self) -> bool:
-        """Claim the rank. Returns False if another process holds it."""
-        return self._claim.acquire()
-
     def give_up(self) -> None:
         """Stop writing, and free the rank for other processes."""
         self._given_up = True
         self.queue.clear()
-        self._claim.release()
+        self.claim.release()
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -114,7 +108,7 @@ class ScriptRecorder(RecordWriter):
     def _collect_and_write(self) -> None:
         if os.getpid() != self._pid or self._given_up:
             return
-        if self._claim.held_by_another():
+        if self.claim.held_by_another():
             self._given_up = True
             return
         if self._lifeline is not None:
@@ -156,12 +150,6 @@ class ScriptRecorder(RecordWriter):
         only the latest values are written, once a second."""
         self.queue.append(Values({name: self._read(v) for name, v in values.items()}, latest=True))
 
-    def settled_step(self) -> int:
-        """The number of steps so far, including those in the queue; while a write hangs, the number
-        known before."""
-        self.flush()
-        return self.step_now
-
     def _read(self, value: Any) -> Any:
         """A logged value in a form that gives a number now or later, without waiting for a GPU."""
         if hasattr(value, "detach") and hasattr(value, "numel"):
@@ -182,10 +170,6 @@ class ScriptRecorder(RecordWriter):
         if times is not None:
             lines.append(encode(times))
         return [] if self._given_up else lines
-
-    def heartbeat(self, phase: str, since: float) -> schema.Phase:
-        """The heartbeat without progress: the checkpoints of a script are not seen."""
-        return schema.Phase(phase, since, self.step_now)
 
     def gpus(self) -> Sequence[int]:
         """The index of this rank's GPU, or of all GPUs on which it has ever held memory."""

@@ -113,6 +113,10 @@ class StepEvents:
         self._logged_due = 0.0
         self.has_losses = False
         """Whether the loss of any step is known."""
+        self._lines: list[bytes] = []
+        """What is to be written now."""
+        self._skipped = 0
+        """How many steps a GradScaler has left out so far."""
 
     @property
     def step(self) -> int:
@@ -122,34 +126,36 @@ class StepEvents:
     def collect(self, queue: deque[Any], skipped: int, *, over: bool = False) -> list[bytes]:
         """Take the items from `queue` that have arrived. Returns the lines to write now. `skipped`:
         how many steps a GradScaler has left out so far. `over`: no more items will come."""
-        lines: list[bytes] = []
-        now = time.monotonic()
+        self._lines, self._skipped, now = [], skipped, time.monotonic()
         while queue:
             item = queue[0]
             if not all(map(has_arrived, _numbers_of(item))):
                 break
             queue.popleft()
             if not isinstance(item, Step):
-                self._add_item(item, skipped, lines)
+                self._add_item(item)
                 continue
             if item.norm is not None or type(item.loss) is PendingLoss:
                 item = item._replace(loss=value_of(item.loss), norm=value_of(item.norm))
-            self._add_step(item, skipped, lines)
+            self._add_step(item)
         if over:
             self._end_turns()
-        self._end_span(skipped, lines)
+        self._end_span()
         if self._logged and (over or now >= self._logged_due):
             self._logged_due = now + _LOGGED_EVERY
-            lines.append(encode(schema.Metric(self._logged_at, self._logged)))
+            self._write(schema.Metric(self._logged_at, self._logged))
             self._logged = {}
-        return lines
+        return self._lines
 
-    def _add_step(self, step: Step, skipped: int, lines: list[bytes]) -> None:
+    def _write(self, event: schema.Event) -> None:
+        self._lines.append(encode(event))
+
+    def _add_step(self, step: Step) -> None:
         index = step.optimizer
         count = self._steps[index] = self._steps.get(index, 0) + 1
         if step.begins or self._on_curve is None:
             self._end_turns()
-            self._begin([step], skipped, lines)
+            self._begin([step])
         elif index == self._on_curve:
             self._end_turns()
             self._in_a_row += 1
@@ -161,16 +167,16 @@ class StepEvents:
             if len(mine) >= (_FEW if few else _ENOUGH):
                 self._kept = [kept for kept in self._kept if kept[0].optimizer != index]
                 self._end_turns()
-                self._begin(mine, skipped, lines)
+                self._begin(mine)
 
-    def _begin(self, steps: list[Step], skipped: int, lines: list[bytes]) -> None:
+    def _begin(self, steps: list[Step]) -> None:
         """Go on with the curve by these steps of another optimizer."""
         self._on_curve, self._in_a_row = steps[0].optimizer, len(steps)
         self._training += 1
         if self._training > 1:
-            self._end_span(skipped, lines)
-            lines.append(encode(schema.Training(self._training, self._curve.step, steps[0].name,
-                                                self._on_curve)))
+            self._end_span()
+            self._write(schema.Training(self._training, self._curve.step, steps[0].name,
+                                        self._on_curve))
         for step in steps:
             self._to_curve(step)
 
@@ -187,20 +193,21 @@ class StepEvents:
         if self._kept:
             self._kept, self._in_a_row = [], 0
 
-    def _add_item(self, item: Values | schema.Event, skipped: int, lines: list[bytes]) -> None:
+    def _add_item(self, item: Values | schema.Event) -> None:
         if not isinstance(item, Values):
-            self._end_span(skipped, lines)
-            lines.append(encode(item))
+            self._end_span()
+            self._write(item)
             return
         values = {name: number(value_of(v)) for name, v in item.values.items()}
         if item.latest:
             self._logged |= {name: v for name, v in values.items() if v is not None}
             self._logged_at = self._curve.step
         elif not item.dropped:
-            self._end_span(skipped, lines)
-            lines.append(encode(schema.Metric(self._curve.step, values)))
+            self._end_span()
+            self._write(schema.Metric(self._curve.step, values))
 
-    def _end_span(self, skipped: int, lines: list[bytes]) -> None:
+    def _end_span(self) -> None:
+        """Write the steps since the last time, those of the curve and those beside it."""
         curve = self._curve
         self.has_losses = self.has_losses or any(x is not None for x in curve.losses)
         beside = {i: span for i, span in self._beside.items() if span.n}
@@ -213,11 +220,11 @@ class StepEvents:
         for part in parts:
             last, losses = part is parts[-1], curve.losses[part]
             lr = curve.rates[part.stop - 1] if losses else curve.lr
-            lines.append(encode(schema.Step(
-                curve.step - curve.n + part.stop, lr, skipped, n=len(losses),
+            self._write(schema.Step(
+                curve.step - curve.n + part.stop, lr, self._skipped, n=len(losses),
                 grad_norm=short(curve.norm) if last and curve.norm is not None else None,
                 others=others if last and beside else None,
-                **loss_fields(losses, _EACH_LOSS_UP_TO))))
+                **loss_fields(losses, _EACH_LOSS_UP_TO)))
         for span in (curve, *beside.values()):
             span.clear()
 

@@ -74,8 +74,16 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
     if devices and not any(p.key.startswith(("devices", "parallel")) for p in problems):
         replicas = replicas_of(spec, layout, len(devices))
         batch = batch_of(spec, replicas)
-        if batch is None and batch_told(spec):
-            problems.append(_does_not_divide(spec, replicas))
+        # What divides unevenly is a problem where it reaches what runs, be it by a scaled rate.
+        if batch is None and (_scaled(spec) or _has_effect(spec, "batch.meaning")):
+            below, above = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
+            parts = f"{replicas} replicas" if replicas > 1 else "1 replica"
+            if spec.batch.accumulate > 1:
+                parts += f" × {spec.batch.accumulate} accumulation steps"
+            problems.append(Problem(
+                "batch.size", spec.batch.size,
+                f"a global batch must divide by {parts}; {below} or {above} would",
+                f"batch.size={below} or batch.size={above}"))
         elif batch is None:
             batch = batch_untold(spec, replicas)
     if _scaled(spec) and spec.train.lr_reference_batch is None:
@@ -101,23 +109,8 @@ def _has_effect(spec: RunSpec, key: str) -> bool:
     return own_command.is_told(spec.task.command, key)
 
 
-def batch_told(spec: RunSpec) -> bool:
-    """Whether the batch arithmetic affects what runs, even if only by a scaled learning rate."""
-    return _scaled(spec) or _has_effect(spec, "batch.meaning")
-
-
 def _scaled(spec: RunSpec) -> bool:
     return spec.train.lr_scale != "none" and _has_effect(spec, "train.lr")
-
-
-def _does_not_divide(spec: RunSpec, replicas: int) -> Problem:
-    below, above = nearest_batches(spec.batch.size, replicas * spec.batch.accumulate)
-    parts = f"{replicas} replicas" if replicas > 1 else "1 replica"
-    if spec.batch.accumulate > 1:
-        parts += f" × {spec.batch.accumulate} accumulation steps"
-    return Problem("batch.size", spec.batch.size,
-                   f"a global batch must divide by {parts}; {below} or {above} would",
-                   f"batch.size={below} or batch.size={above}")
 
 
 def _check_task(spec: RunSpec) -> list[Problem]:
@@ -235,7 +228,7 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
                                     + f", only its processor: --devices {slots}, or -n "
                                     f"{min(len(ids), len(inventory.devices))} for the freest of "
                                     f"{offered}", f"devices.ids={slots}"))
-            break
+            break  # of all others the same would be said
         elif device is None:
             problems.append(Problem("devices.ids", name,
                                     f"there is no such device; this machine has {offered}"))

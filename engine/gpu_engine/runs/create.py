@@ -48,6 +48,7 @@ def create_run(name: str, spec_toml: str, plan: LaunchPlan, attempt: int = 1, *,
         require_folder(folder)
     if path is None:
         _sweep(folder)
+    # As short as a person likes to type, unless nearly all of the short ones are taken.
     for size in (2, 2, 2, 3, 4, 8):
         run = Run(path or folder / os.urandom(size).hex())
         if path is None and any((one / run.id).exists()

@@ -29,7 +29,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -72,7 +72,8 @@ __all__ = ["EXIT_CODES", "FINAL", "LIVE", "AttemptRecord", "Cause", "RankProcess
 
 _ID = re.compile(r"[0-9a-f]{2,32}")
 _ENDING = 5.0
-"""Seconds in which a supervisor is gone once its run has ended."""
+"""Seconds in which a supervisor is there once its run has been launched, and gone once that has
+ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +234,10 @@ class Run:
         if not state.live:
             raise UserError(f"run {self.id} is not running: it is {state.state}")
         waits = waiting.read(self.path) is not None
-        if state.pid is None:
-            state = self._wait_for_supervisor()
+        if state.pid is None:  # it is on its way
+            end = time.monotonic() + _ENDING
+            while (state := self.state()).pid is None and state.live and time.monotonic() < end:
+                time.sleep(0.05)
         # Only the process that holds this run's lock: the folder's word for a pid is not enough.
         if state.pid is None or not procs.send(state.pid, state.ticks,
                                                signal.SIGQUIT if now else signal.SIGTERM,
@@ -282,12 +285,6 @@ class Run:
             raise UserError(f"run {self.id} can't be stopped: {reason(err)}") from None
         finally:
             os.close(fd)
-
-    def _wait_for_supervisor(self) -> State:
-        end = time.monotonic() + 5
-        while (state := self.state()).pid is None and state.live and time.monotonic() < end:
-            time.sleep(0.05)
-        return state
 
     def size(self) -> int:
         """How many bytes the folder takes on disk."""
@@ -367,7 +364,7 @@ def require_folder(path: Path) -> Path:
 
 def all_runs() -> list[Run]:
     """All runs in the runs folder, newest first; none if there is no such folder yet."""
-    return _newest_first(each_run())
+    return sorted(each_run(), key=_created, reverse=True)
 
 
 def foreign_parts() -> list[tuple[Run, PartOf]]:
@@ -379,15 +376,10 @@ def foreign_parts() -> list[tuple[Run, PartOf]]:
             if plan is not None and plan.part_of is not None and plan.part_of.run not in own]
 
 
-def _newest_first(runs: Iterable[Run]) -> list[Run]:
-    found = [(_created(run), run) for run in runs]
-    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
-
-
 def all_parts() -> list[Run]:
     """What this machine has of runs that others have started on it, newest first. No run of its
     own: nothing but the agent asks for one."""
-    return _newest_first(each_run(parts_folder()))
+    return sorted(each_run(parts_folder()), key=_created, reverse=True)
 
 
 def find(name: str) -> Run:
@@ -414,6 +406,7 @@ def find(name: str) -> Run:
             raise UserError(f"{name}: plan.json can't be read: {reason(err)}") from None
         _refuse_part(Run(path.resolve()))
         return Run(path.resolve())
+    # An id that is the beginning of another can be named, too.
     matches = [run for run in each_run() if run.id == name] \
         or [run for run in each_run() if name and run.id.startswith(name)]
     if len(matches) == 1:

@@ -46,8 +46,12 @@ class Follower:
     def poll(self, *, budget: float = 0.05) -> list[tuple[int, Event]]:
         """Read the state and new events, fold the events into `view`, and return them with their
         ranks. Stops after about `budget` seconds, or when there are no more."""
-        self.state = self.run.state()
-        self._find_ranks()
+        self.state, now = self.run.state(), time.monotonic()
+        # Ranks on other nodes, or started by a person's own launcher, may appear late.
+        if not self.ranks or now - self._looked >= 1.0:
+            self._looked, ranks = now, self.run.ranks()
+            self._reader.add(ranks)
+            self.view.add(ranks)
         fresh = [(rank, event) for rank, events in self._reader.read(budget) for event in events]
         for rank, event in fresh:
             self.view.fold(rank, event)
@@ -68,14 +72,3 @@ class Follower:
 
     def progress(self) -> Progress:
         return self.view.progress()
-
-    def _find_ranks(self) -> None:
-        """Look for files of new ranks once a second: ranks on other nodes, or started by a
-        person's own launcher, may appear late."""
-        now = time.monotonic()
-        if self.ranks and now - self._looked < 1.0:
-            return
-        self._looked = now
-        ranks = self.run.ranks()
-        self._reader.add(ranks)
-        self.view.add(ranks)

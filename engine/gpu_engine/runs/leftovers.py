@@ -12,12 +12,10 @@ from pathlib import Path
 
 from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.events.paths import events_path, ranks_with_files
+from gpu_engine.events.paths import HOSTS, events_path, ranks_with_files
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Checkpoint, End, Phase, Step
 
-HOSTS = "hosts"
-"""The folder, in the folder of a run on other machines, that has a file for each of them."""
 GRACE = 5.0
 """Seconds that processes get to end by themselves."""
 _MOST_RANKS = 16
@@ -25,15 +23,11 @@ _MOST_RANKS = 16
 
 def describe(run: Path) -> list[str]:
     """What is known of its end: "last step 120" and "last checkpoint step-00000100", if any."""
-    step, saved = last_step(run), last_checkpoint(run)
+    # Of thousands of ranks some will do: they are within a step of each other.
+    steps = [_step_in(events_path(run, rank)) for rank in ranks_with_files(run)[:_MOST_RANKS]]
+    step, saved = max((s for s in steps if s), default=None), last_checkpoint(run)
     return ([f"last step {step:,}"] if step is not None else []) \
         + ([f"last checkpoint {saved}"] if saved is not None else [])
-
-
-def last_step(run: Path) -> int | None:
-    """The last step that any rank's events name; None if there is none."""
-    found = [_step_in(events_path(run, rank)) for rank in ranks_with_files(run)[:_MOST_RANKS]]
-    return max((s for s in found if s is not None), default=None)
 
 
 def last_checkpoint(run: Path) -> str | None:

@@ -347,7 +347,10 @@ def _takes(key: Key, text: str) -> bool:
 def _expected(key: Key, value: Any) -> str:
     """What is expected of a key's value, in words."""
     if key.dotted == "task.command" and isinstance(value, str):
-        return _command_problem(value)
+        try:
+            return f"expected a list of texts: {json.dumps(split(value))}"
+        except ValueError as err:
+            return str(err)
     if key.dotted == "run.env":
         return 'expected variables and their texts, as in {NCCL_DEBUG = "INFO"} or NCCL_DEBUG=INFO'
     if key.dotted == "run.sbatch":
@@ -357,14 +360,6 @@ def _expected(key: Key, value: Any) -> str:
     choices = [text for text, _ in key.kind.without_none.choices]
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     return f"expected {describe(key.kind)}" + (f"; did you mean {near[0]}?" if near else "")
-
-
-def _command_problem(text: str) -> str:
-    """What is wrong with a command given as one text instead of a list."""
-    try:
-        return f"expected a list of texts: {json.dumps(split(text))}"
-    except ValueError as err:
-        return str(err)
 
 
 def _get(data: Mapping[str, Any], dotted: str) -> Any:

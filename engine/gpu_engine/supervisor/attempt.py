@@ -130,6 +130,8 @@ class Attempt:
         time was up, in words: then it has completed, unless it had to be killed."""
         if self.hang is not None and not stop_asked:
             return "failed", self.hang.line, self.hang
+        # A launcher's exit status says only that some rank has failed: what its ranks have said
+        # themselves outranks it.
         below = self._failed_below(run, plan)
         failures = below + [
             Failure(rank, child.status or 0, child.ended or time.time(),
@@ -141,6 +143,7 @@ class Attempt:
             and not (below and self.events[rank].view.pid != child.pid)  # it passes that on
         ]
         if stop_asked:
+            # Who is interrupted may end with any status: only an error counts, of a rank's own.
             erred = [f for f in failures if f.error is not None and not f.in_wake
                      and f.error.type != "KeyboardInterrupt"]
             if not erred:
@@ -161,6 +164,7 @@ class Attempt:
         if not failures:
             if any(s.view.outcome == "stopped" for s in self.events.values()):
                 return ("stopped", ALONE, None) if time_up is None else ("completed", time_up, None)
+            # `python train.py &` in a shell: the shell was done before the first step.
             if any(map(is_python, self.left.values())) \
                     and not any(s.view.stepped for s in self.events.values()):
                 why = f"the command has ended and left running {named(self.left)}, which was " \

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_engine.common import procs
-from gpu_engine.common.files import open_inside
-from gpu_engine.events.paths import inside
+from gpu_engine.events.paths import open_to_append
 
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 """What asks the supervisor to end the run."""
@@ -92,8 +91,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path, u
             except OSError:
                 pass  # the cores are offline since the run was planned: use any
 
-    log.parent.mkdir(mode=0o700, exist_ok=True)
-    fd = open_inside(*inside(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    fd = open_to_append(log)
     try:
         popen = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd,

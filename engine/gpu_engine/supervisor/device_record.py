@@ -134,7 +134,8 @@ class DeviceRecord:
             memory_used=_known(s.memory_used for s in told),
             temperature=_known(_short(s.temperature, 1) for s in told),
             power=_known(_short(s.power, 1) for s in told),
-            clock=_known(_clock(s) for s in told),
+            clock=_known(round(s.clock_sm / s.clock_sm_max, 3) if s.clock_sm_max
+                         and s.clock_sm is not None else None for s in told),
             throttle=_known(None if s.throttle is None else ", ".join(s.throttle) for s in told),
             others=_known(_others(s) for s in told))))
 
@@ -145,26 +146,17 @@ def _known(values: Iterable[_V | None]) -> tuple[_V | None, ...]:
     return () if found.count(None) == len(found) else found
 
 
-def _clock(sample: Sample) -> float | None:
-    highest = sample.clock_sm_max
-    return round(sample.clock_sm / highest, 3) if sample.clock_sm is not None and highest else None
-
-
 def _others(sample: Sample) -> float | None:
     """The share of its time that a device spends on processes which are not below this one; None
     where it is not known of any of them, or whose they are: the server of MPS works for others."""
     if sample.processes is None or any(
             p.kind == "mps" or not p.visible for p in sample.processes):
         return None
-    others = [p.utilization for p in sample.processes if not _is_ours(p.pid)]
+    # Of one that has ended nothing is known to be above it: it may have been ours.
+    others = [p.utilization for p in sample.processes
+              if os.getpid() not in procs.ancestors(p.pid) and procs.stat(p.pid) is not None]
     known = [share for share in others if share is not None]
     return round(sum(known), 3) if known or not others else None
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether this process has started it, or one of those that it has started; or it has ended,
-    so that nothing is above it."""
-    return os.getpid() in procs.ancestors(pid) or procs.stat(pid) is None
 
 
 def _short(value: float | None, digits: int) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_engine.common import procs
@@ -89,7 +89,7 @@ class Watch:
         """Check the ranks. Returns the cause once the run hangs and its stacks are in the logs."""
         now = time.monotonic()
         if self._asked is None:
-            signs = self._signs(events.values(), now)
+            signs = [s.standing(now) for s in events.values() if s.view.stepped and not s.view.over]
             for sign in signs:
                 self._watch(sign, events[sign.rank].view.pid, now)
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
@@ -140,10 +140,6 @@ class Watch:
         # Begin again: what it did a while ago says nothing about now.
         self._silent[sign.rank] = _Silence(seen.pid, now, procs.cpu_ticks(seen.pid))
         return False
-
-    @staticmethod
-    def _signs(events: Iterable[RankState], now: float) -> Sequence[hangs.Standstill]:
-        return [s.standing(now) for s in events if s.view.stepped and not s.view.over]
 
     def _request_stacks(self, events: Mapping[int, RankState]) -> dict[int, int]:
         """Let all ranks print their stacks. Returns the ranks that will, and their logs' sizes."""

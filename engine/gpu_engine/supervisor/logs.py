@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from gpu_engine.common.files import end_inside, open_inside
-from gpu_engine.events.paths import inside
+from gpu_engine.events.paths import inside, open_to_append
 
 _TAIL = 16 << 10
 """Bytes of a log's end in which its last words are."""
@@ -25,9 +25,8 @@ log = logging.getLogger(__name__)
 def bound_all(run: Path, limit: int) -> bool:
     """Limit the size of every log of a run. Returns whether there was anything to do; more is then
     likely to follow soon."""
-    cut = [path for path in (*run.glob("node*.log"), *run.glob("ranks/*.log"))
-           if bound(path, limit)]
-    return bool(cut)
+    cut = [bound(path, limit) for path in (*run.glob("node*.log"), *run.glob("ranks/*.log"))]
+    return any(cut)
 
 
 def bound(path: Path, limit: int) -> bool:
@@ -82,11 +81,8 @@ def _keep(fd: int, size: int, limit: int, path: Path) -> None:
 
 def note(path: Path, text: str) -> None:
     """Append a line of our own, or nothing if the disk is full."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        with os.fdopen(fd, "a") as file:
-            file.write(text + "\n")
+    with contextlib.suppress(OSError), os.fdopen(open_to_append(path), "a") as file:
+        file.write(text + "\n")
 
 
 def tail(path: Path) -> str:

@@ -197,6 +197,8 @@ def write_ends(run: Run, events: Mapping[int, RankState], children: Sequence[Chi
         if not seen.begun or view.outcome is not None or not (
                 over or (itself and child.status == 0)):
             continue
+        # By what is surest: after a stop any end is one; then what the rank has said itself, and
+        # last the exit status of the process that it is below.
         late = orphans.get(view.pid or 0)
         if stop_asked and (view.error is None or view.error.type == "KeyboardInterrupt"):
             outcome = "stopped"

@@ -142,6 +142,7 @@ class Stopping:
             new = child.pid in first and not below.ranks
             if not child.running or below.told:
                 continue
+            # One that has ranks below it gets none: it ends as they do, and then says how.
             if new and not own and self.number == signal.SIGINT:
                 self._interrupt(child, below, table())
             elif new or any(view.stepped for view in own):
@@ -169,6 +170,7 @@ class Stopping:
         for pid, (parent, ended) in table.items():
             if not ended:
                 under.setdefault(parent, []).append(pid)
+        # From the command downwards: a shell leads to what it runs, a Python may be the rank.
         queue, found = [child.pid], list[int]()
         while queue:
             pid = queue.pop()

@@ -18,7 +18,6 @@ from gpu_engine.events import notices, schema
 from gpu_engine.events.rank_view import RankView
 from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
-from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
 from gpu_engine.spec.schema import parse_best
@@ -82,8 +81,10 @@ class Supervisor:
     def __init__(self, run: Run, umask: int, compare: Compare | None = None,
                  beside: Beside | None = None) -> None:
         self.run, self.umask, self.compare, self.beside = run, umask, compare, beside
-        self.plan = _of_this_machine(run.require_plan())
-        spec = self.plan.spec
+        whole = run.require_plan()  # of a run on several nodes it says what is on the others, too
+        self.plan = replace(whole, ranks=tuple(r for r in whole.ranks if r.host is None),
+                            processes=tuple(p for p in whole.processes if p.host is None))
+        spec = whole.spec
         self.is_task = spec.task.use is not None
         self.direct = bool(spec.task.command) \
             and not own_command.launches_itself(spec.task.command)
@@ -227,6 +228,7 @@ class Supervisor:
             log.error("could not end: %s", left)
         elif not self.run.node:  # nobody writes there any more
             files.remove_unfinished(self.run.checkpoints)
+        # Nobody writes any more: all that there is to judge by is there now.
         while self._read_printed(attempt, over=True):
             pass
         self._read(attempt)
@@ -403,8 +405,10 @@ class Supervisor:
     def _handle(self, attempt: Attempt, got: tuple[int, int] | None) -> None:
         number = None if got is None else got[0]
         if got is not None and number != signal.SIGCHLD and not self.stop_asked:
+            # At once: a `kill` is gone in a moment. Those of a job all come through Slurm, also
+            # that of `gpu-engine stop`.
             self.stopped_by = stopping.sender(got[1]) if job.here() is None \
-                else self._by_slurm()  # at once: a `kill` is gone in a moment
+                else None if job.asked_to_stop(self.run.path) else job.BY_SLURM
         ended = reap(attempt.children, attempt.orphans)
         if ended:
             self._note_ends(attempt, ended)
@@ -421,10 +425,6 @@ class Supervisor:
                 attempt.deadline = time.monotonic() + _WAKE_GRACE
             else:
                 self._kill(attempt, "time is up")
-
-    def _by_slurm(self) -> str | None:
-        """Of a job's signals all come through Slurm; those of `gpu-engine stop` too."""
-        return None if job.asked_to_stop(self.run.path) else job.BY_SLURM
 
     def _note_ends(self, attempt: Attempt, ended: list[Child]) -> None:
         for child in ended:
@@ -537,12 +537,6 @@ class Supervisor:
                 return False
             reap(())
         return True
-
-
-def _of_this_machine(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of a run on several nodes says what is on the others, too."""
-    return replace(plan, ranks=tuple(r for r in plan.ranks if r.host is None),
-                   processes=tuple(p for p in plan.processes if p.host is None))
 
 
 def _trained(attempts: Sequence[AttemptRecord], restarts: int) -> float:

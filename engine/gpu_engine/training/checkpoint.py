@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import DELETING, WRITING, read_inside, write_inside
+from gpu_engine.common.files import DELETING, WRITING, read_inside, settle, write_inside
 from gpu_engine.runs.checkpoints import (
     MANIFEST,
     STATE,
@@ -180,11 +180,11 @@ def save(folder: Path, state: dict[str, Any], ranks: list[bytes], about: dict[st
                     "files": dict(files)}
         text = json.dumps(manifest, indent=1, allow_nan=True).encode()
         write(MANIFEST, lambda out: out.write(text))
-        _sync(temp)
+        settle(temp)
         if final.exists():  # an earlier attempt's, damaged or no longer wanted
             _remove(final)
         temp.rename(final)
-        _sync(folder)
+        settle(folder)
     except BaseException as err:
         shutil.rmtree(temp, ignore_errors=True)
         if isinstance(err, OSError):
@@ -226,15 +226,6 @@ def is_out_of_memory(err: BaseException) -> bool:
     """Whether `err` means that there was not enough memory, on the host or on a GPU."""
     return isinstance(err, MemoryError) or is_gpu_out_of_memory(err) or (
         isinstance(err, RuntimeError) and "can't allocate memory" in str(err))
-
-
-def _sync(folder: Path) -> None:
-    """Sync a folder's entries to the disk. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def add_metrics(path: Path, metrics: dict[str, float]) -> None:

@@ -72,6 +72,7 @@ def build(cls: type[Task], params: dict[str, Any]) -> Task:
         task = cls(**values)
     except (ValueError, TypeError) as err:
         raise TaskError(f"task.params: {cls.__name__} refuses them: {err}") from err
+    # As the object has them now: defaults count too, and a __post_init__ may have changed any.
     has = {name: getattr(task, name, None) for name in fields}
     try:
         amiss = list(value_types.amiss(has, kinds, Path.cwd()).items()) or list(task.check() or ())

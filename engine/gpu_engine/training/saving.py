@@ -155,6 +155,7 @@ class Saver:
             state = self._state()
             if self._group.rank:
                 return ""
+            # One with a NaN is worth nothing, and would take the place of a good one.
             bad = checkpoint.nonfinite(self._weights)
             if not bad and not final and self._copier is not None:
                 try:

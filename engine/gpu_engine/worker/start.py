@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import floors, procs
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import open_inside
 from gpu_engine.events import schema
-from gpu_engine.events.paths import events_path, inside, log_path
+from gpu_engine.events.paths import events_path, log_path, open_to_append
 from gpu_engine.worker.rank import record_writer
 from gpu_engine.worker.rank.job import Job, read
 from gpu_engine.worker.rank.memory import error_event
@@ -214,9 +213,7 @@ def importing_torch() -> Iterator[None]:
 
 def _own_log(run: Path, env: MutableMapping[str, str]) -> None:
     """Send this rank's output to its own log file, instead of through torchrun's agent."""
-    path = log_path(run, int(env.get("RANK", 0)))
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    fd = open_inside(*inside(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    fd = open_to_append(log_path(run, int(env.get("RANK", 0))))
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(fd, 1)

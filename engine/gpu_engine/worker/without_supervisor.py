@@ -65,14 +65,21 @@ class RankWithoutSupervisor:
     def __init__(self, args: argparse.Namespace, env: MutableMapping[str, str]) -> None:
         """Join the other ranks and agree with them on a run folder: a new one, or their old one
         if this is a restart. Raises UserError."""
-        spec = read_spec(args.preset, args.sets)
+        data = presets.load(args.preset).data if args.preset else {}
+        apply_sets(data, args.sets)
+        spec = from_dict(data)
         env.update(spec.run.env)
         who = identify(env, init_method=args.init_method, rank=args.rank,
                        world_size=args.world_size)
         self._batch = slurm_job.here(env)
         warnings = _without_effect(spec, who) if self._batch is None else ()
-        plan = build.plan(spec, devices_here(spec, who), python=sys.executable,
-                          layout=layout_of(who))
+        # What the launcher has decided: this rank's place among the others, and where they meet.
+        layout = Layout(first_rank=who.rank, first_local_rank=who.local_rank, ranks=1,
+                        world_size=who.world_size, local_world_size=max(who.local_world_size, 1),
+                        node=who.node, nodes=who.nodes,
+                        master_addr=who.master_addr or "127.0.0.1",
+                        master_port=who.master_port or 0, launched_by=who.source)
+        plan = build.plan(spec, devices_here(spec, who), python=sys.executable, layout=layout)
         plan = replace(plan, lines=(shlex.join(shown_words(sys.orig_argv)),), warnings=warnings)
         who = replace(who, master_addr=plan.master_addr, master_port=plan.master_port)
         first = torch.device(plan.ranks[0].devices[0].torch)
@@ -195,14 +202,6 @@ def named(folder: str) -> Path:
 
 # --- its spec, devices and place -----------------------------------------------------------------
 
-def read_spec(preset: str | None, sets: list[str]) -> RunSpec:
-    """A preset, by name or file (None: the defaults), changed by the `key=value` texts in `sets`.
-    Raises UserError."""
-    data = presets.load(preset).data if preset else {}
-    apply_sets(data, sets)
-    return from_dict(data)
-
-
 def _without_effect(spec: RunSpec, who: Identity) -> tuple[str, ...]:
     """The keys that have no effect without a supervisor, in warnings, which rank 0 prints. Raises
     SpecError for those without which it would be another run. A job of Slurm that we have submitted
@@ -244,11 +243,3 @@ def devices_here(spec: RunSpec, who: Identity) -> Inventory:
     return Inventory(tuple(
         Device(str(i), "gpu", torch.cuda.get_device_name(i), index=i, visible_index=i)
         for i in chosen), "nvml")
-
-
-def layout_of(who: Identity) -> Layout:
-    """What the launcher has decided: this rank's place among the others, and where they meet."""
-    return Layout(first_rank=who.rank, first_local_rank=who.local_rank, ranks=1,
-                  world_size=who.world_size, local_world_size=max(who.local_world_size, 1),
-                  node=who.node, nodes=who.nodes, master_addr=who.master_addr or "127.0.0.1",
-                  master_port=who.master_port or 0, launched_by=who.source)

@@ -333,13 +333,11 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
 
     def show_interpreter(self, python: Interpreter | None) -> None:
         """Show what the ranks of a task would run in; None: that is not known."""
-        words: list[str] = []
-        if python is not None:
-            words = [python.path, *([python.why] if python.why != "run.python" else []),
-                     *([f"Python {python.python}"] if python.python else []),
-                     *([torch_words(python.torch, python.cuda, python.hip)]
-                       if python.torch else [])]
-        self._input("run.python").placeholder = clean(" · ".join(words))
+        words = () if python is None else (
+            python.path, python.why if python.why != "run.python" else "",
+            f"Python {python.python}" if python.python else "",
+            torch_words(python.torch, python.cuda, python.hip) if python.torch else "")
+        self._input("run.python").placeholder = clean(" · ".join(filter(None, words)))
 
     def adapt(self) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""

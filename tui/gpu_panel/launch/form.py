@@ -69,16 +69,13 @@ type in a field, digits and letters go into it: esc leaves it."""
     def ready(self) -> bool:
         return self._fields is not None
 
-    @property
-    def _last_used(self) -> Widget | None:
-        """The field that had the focus last, if it can have it again."""
-        last = self._last
-        return last if last is not None and last.is_attached and last.display else None
-
     def enter(self) -> None:
         """Go to the field that had the focus last, or to the first one."""
         if self._fields is not None:
-            (self._last_used or self._fields.task_choice).focus()
+            last = self._last
+            if last is None or not (last.is_attached and last.display):
+                last = self._fields.task_choice
+            last.focus()
 
     def enter_to_vary(self) -> None:
         """Go to what is mostly changed before a run is made again."""

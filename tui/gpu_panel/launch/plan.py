@@ -55,7 +55,6 @@ opens the form, in which all of it is chosen."""
         super().__init__(id=self.NAME)
         self._plan: LaunchPlan | None = None
         self._script: str | None = None
-        self._again = ""
         self.entitle("")
 
     def compose(self) -> ComposeResult:
@@ -93,26 +92,25 @@ opens the form, in which all of it is chosen."""
         """Show the plan, or the problems if there are any. `draft`: its title. `again`: how it
         differs from the run whose settings were loaded. `labels`: for each
         problem that of the field below which the form shows it now, else ""; [] for none."""
-        self._plan, self._again, self._script = review.plan, again, review.script
-        lines = self._of_plan(review.plan) if review.plan is not None else \
-            _of_problems(review.problems, labels)
+        plan = self._plan = review.plan
+        self._script = review.script
+        if plan is None:
+            lines = _of_problems(review.problems, labels)
+        else:
+            first, *rest = map(clean, (*_what(plan), *plan.sentences(), *filter(None, [plan.fits])))
+            lines = [Content(_GAP).join([Content.styled(first, "bold"), *map(Content, rest)])]
+            # What differs and the warnings come early, as the end may be below the pane's edge.
+            lines += [Content.styled(clean(again), "$text-accent")] if again else []
+            lines += [Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings]
+            lines += _ranks(plan)
+            if plan.code is not None:
+                lines.append(Content(clean(plan.code.sentence())))
+            if plan.not_compared is not None:
+                lines.append(Content(clean(f"code: {plan.not_compared}")))
+            lines += [Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary"))
+                      for line in plan.lines]
         self._show(lines, "Launch  ^l", now=not review.problems)
         self.entitle(draft)
-
-    def _of_plan(self, plan: LaunchPlan) -> list[Content]:
-        first, *rest = map(clean, (*_what(plan), *plan.sentences(), *filter(None, [plan.fits])))
-        what = Content(_GAP).join([Content.styled(first, "bold"), *map(Content, rest)])
-        # Warnings come early, as the end may be below the pane's edge.
-        lines = [what,
-                 *([Content.styled(clean(self._again), "$text-accent")] if self._again else []),
-                 *(Content.styled(f"! {clean(w)}", "$text-warning") for w in plan.warnings),
-                 *_ranks(plan)]
-        if plan.code is not None:
-            lines.append(Content(clean(plan.code.sentence())))
-        if plan.not_compared is not None:
-            lines.append(Content(clean(f"code: {plan.not_compared}")))
-        return [*lines, *(Content.assemble(("$ ", "$text-muted"), (clean(line), "$text-primary"))
-                          for line in plan.lines)]
 
     # --- keys ----------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ of them changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.containers import Container
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.worker import Worker
 
 from gpu_panel.common.errors import guarded
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpu_panel.run.store import RunStore
     from gpu_panel.sweep.curves import SweepPage
 
+_P = TypeVar("_P", bound=Widget)
 AGES = 10.0
 """Seconds between two times that what does not change any more is drawn again, as it has ages."""
 SETTLE = 0.05
@@ -103,31 +105,27 @@ of its runs, and what each value has led to."""
 
     @guarded("preview", exclusive=True)
     async def _read(self, at: Pointed) -> None:
-        page = await (self._run_page(at) if at.sweep is None else self._sweep_page(at.sweep))
+        page: RunPage | SweepPage
+        if at.sweep is None:
+            from gpu_panel.launch.run_page import RunPage
+
+            page = await self._page_of(RunPage, self._stores)
+            await page.begin(at)
+        else:
+            from gpu_panel.sweep.curves import SweepPage
+
+            page = await self._page_of(SweepPage)
+            await page.begin(at.sweep)
         if self._page is not None and self._page is not page:
             self._page.display = False
         page.display = True
         self._page = page
         await page.follow()
 
-    # Each page is made when it is first needed.
-
-    async def _run_page(self, at: Pointed) -> RunPage:
-        from gpu_panel.launch.run_page import RunPage
-
-        found = self.query_children(RunPage)
-        page = found.first() if found else RunPage(self._stores)
+    async def _page_of(self, kind: type[_P], *given: Any) -> _P:
+        """The page of this class, which is made of what is `given` when it is first needed."""
+        found = self.query_children(kind)
+        page = found.first() if found else kind(*given)
         if not found:
             await self.mount(page)
-        await page.begin(at)
-        return page
-
-    async def _sweep_page(self, sweep: str) -> SweepPage:
-        from gpu_panel.sweep.curves import SweepPage
-
-        found = self.query_children(SweepPage)
-        page = found.first() if found else SweepPage()
-        if not found:
-            await self.mount(page)
-        await page.begin(sweep)
         return page

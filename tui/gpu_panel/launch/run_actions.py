@@ -22,6 +22,8 @@ from gpu_panel.launch.run_line import RunLine
 from gpu_panel.run.sheets import ask_to_cancel, ask_to_leave
 
 T = TypeVar("T")
+Change = Callable[[Notes], Notes]
+"""What a dialog asks for: the new notes of a run, made from those that it has then."""
 _NAMED = 12
 """The most runs that a question names one by one."""
 
@@ -105,8 +107,7 @@ def _each(runs: Iterable[T], work: Callable[[T], object]) -> None:
         raise UserError("\n".join(trouble))
 
 
-async def write_on(app: App[Any], lines: Sequence[RunLine], change: Callable[[Notes], Notes]
-                   ) -> None:
+async def write_on(app: App[Any], lines: Sequence[RunLine], change: Change) -> None:
     """Change what is written on these runs. Raises UserError, naming every run on which that
     failed."""
     changed: list[list[str]] = []
@@ -136,10 +137,6 @@ def _remove(going: Iterable[Run]) -> None:
             raise UserError("\n".join(stays))
 
     _each(going, remove)
-
-
-Change = Callable[[Notes], Notes]
-"""What a dialog asks for: the new notes of a run, made from those that it has then."""
 
 
 class TagsDialog(AskLine):

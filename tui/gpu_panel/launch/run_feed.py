@@ -316,9 +316,15 @@ class LiveRun:
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
                      if view.pid is not None and view.node in (None, node)
                      and not (plan is not None and plan.on_hosts))
-        line = replace(line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids,
-                       history=_means(self._history), read=True, odd=self._odd,
-                       devices=_devices(plan) if here else ())
+        curve = self._history
+        line = replace(
+            line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids, read=True,
+            odd=self._odd,
+            # Of the buckets that have any value; NaN for one that has no finite one.
+            history=tuple(total / count if count else math.nan for total, count, bad in
+                          zip(curve.total, curve.count, curve.bad, strict=True) if count or bad),
+            devices=tuple((row_keys.of(r.host, d.id), r.rank)
+                          for r in plan.ranks for d in r.devices) if here and plan else ())
         if follower.behind:
             return line
         if line.state == "running" and (still := hangs.alarm_of(
@@ -326,15 +332,3 @@ class LiveRun:
             return replace(line, still=still)
         return replace(line, samples_per_s=now.samples_per_s, steps_per_s=now.steps_per_s,
                        seconds_left=follower.state.left(now.seconds_left, time.time()))
-
-
-def _means(curve: Series) -> tuple[float, ...]:
-    """Of its buckets that have any value; NaN for one that has no finite one."""
-    return tuple(total / count if count else math.nan for total, count, bad in
-                 zip(curve.total, curve.count, curve.bad, strict=True) if count or bad)
-
-
-def _devices(plan: LaunchPlan | None) -> tuple[tuple[str, int], ...]:
-    """(key, rank) of all devices that the ranks use, here and on hosts: see `row_keys`."""
-    return tuple((row_keys.of(r.host, d.id), r.rank)
-                 for r in (plan.ranks if plan is not None else ()) for d in r.devices)

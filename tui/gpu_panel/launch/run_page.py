@@ -164,8 +164,9 @@ class RunPage(Vertical):
         `facts`: whether there are figures. Why it failed comes before the curves."""
         high, waits = self.size.height, store.turn is not None
         failed = store.state is not None and store.state.state in ("failed", "lost")
-        curves = bool(len(store.loss.all)) or (self._changes() and not waits
-                                               and not self._bare(store))
+        # A person's own command may record nothing to draw.
+        command = store.plan is not None and store.plan.spec.task.command is not None
+        curves = bool(len(store.loss.all)) or not (waits or command or not self._changes())
         ranks = sum(max(len(view.gpu_allocated), 1) for view in store.ranks.values())
         curves = curves and (high >= 11 or not failed)
         self.set_class(is_brief(store), "-brief")
@@ -174,11 +175,6 @@ class RunPage(Vertical):
                             ("curves", curves), ("ranks", ranks and high >= 14 and not waits),
                             ("log", not waits and (high >= 14 or failed or not curves))):
             self.query_one(f"#run-{part}").display = bool(shown)
-
-    def _bare(self, store: RunStore) -> bool:
-        """Whether a person's own command records nothing to draw, so far."""
-        return store.plan is not None and store.plan.spec.task.command is not None \
-            and not len(store.loss.all)
 
     def on_run_pane_rank_chosen(self, event: RunPane.RankChosen) -> None:
         """A click on a rank shows its log and its curves on top, as on the whole screen."""

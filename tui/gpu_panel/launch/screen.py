@@ -400,15 +400,11 @@ class LaunchScreen(PaneScreen):
         launched = self.draft
         run = await in_thread(lambda: verbs.start(prepared))
         launched.asked()
-        self._go_to_run(run)
-        return run
-
-    def _go_to_run(self, run: Run) -> None:
-        """Show a run that has just been started: in the preview, or else on its screen."""
         self.action_pane("runs")
         self.runs.go_to(run.id)
         if self.has_class("-low"):  # there is no preview
             self.runs.open(run)
+        return run
 
     async def _ask_about(self, taken: Mapping[str, BusyDevice], share: bool) -> bool:
         """Ask whether to launch on devices that are not free, or to wait for them."""

@@ -19,7 +19,6 @@ from gpu_engine.runs.state import Notice, State
 from gpu_panel.common.painting import put
 from gpu_panel.run.doing import missing, name_ranks, why_still
 from gpu_panel.run.headline import DOT
-from gpu_panel.run.snapshot import Turn
 from gpu_panel.run.states import WARNING, glyph
 from gpu_panel.run.store import RunStore
 
@@ -64,43 +63,32 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
                 f"{clean(last.reason or 'for an unknown reason', 300)}",
                 f"  restarts in {left} s from the last checkpoint; s stops it"], "error"
     if store.turn is not None:
-        return [f"{mark} {clean(state.reason or 'waits', 300)}", _in_line(store.turn, now)], "plain"
+        place, of, entry = store.turn
+        since = entry.submitted
+        parts = [f"  place {place:,} of {of:,} in the queue",
+                 f"since {units.time_of_day(since, now)}, {units.ago(now - since)}"]
+        if entry.priority:
+            parts.append(f"priority {entry.priority}")
+        return [f"{mark} {clean(state.reason or 'waits', 300)}", DOT.join(parts)], "plain"
     if state.state in ("queued", "starting") and state.reason:
         return [f"{mark} {clean(state.reason, 300)}"], "plain"
-    return _with_earlier_failure(store, state, *_of_live_run(store, state, now))
-
-
-def _in_line(turn: Turn, now: float) -> str:
-    """ "  place 2 of 5 in the queue · since 10:02, 12 min ago · priority 3"."""
-    since = turn.entry.submitted
-    parts = [f"place {turn.place:,} of {turn.of:,} in the queue",
-             f"since {units.time_of_day(since, now)}, {units.ago(now - since)}"]
-    if turn.entry.priority:
-        parts.append(f"priority {turn.entry.priority}")
-    return "  " + DOT.join(parts)
-
-
-def _with_earlier_failure(store: RunStore, state: State, lines: list[str], tone: str,
-                          ) -> tuple[list[str], str]:
-    """`lines`, and why the last failed attempt failed, if one has."""
-    before = store.failed_before()
-    if not before:
-        return lines, tone
-    last = before[-1]
-    reason = clean((last.reason or "for an unknown reason").partition("; last ")[0], 120)
-    all_of_them = f" (i: all {len(state.attempts)})" if len(before) > 1 else ""
-    more = f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: {reason}{all_of_them}"
-    return [*lines, more], tone if lines else "plain"
+    lines, tone = _of_live_run(store, state, now)
+    before = [a for a in state.attempts
+              if a.outcome in ("failed", "lost") and a.number < state.attempt]
+    if before:  # an attempt that goes on hides why the one before has failed
+        last = before[-1]
+        reason = clean((last.reason or "for an unknown reason").partition("; last ")[0], 120)
+        all_of_them = f" (i: all {len(state.attempts)})" if len(before) > 1 else ""
+        tone = tone if lines else "plain"
+        lines = [*lines, f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: "
+                 f"{reason}{all_of_them}"]
+    return lines, tone
 
 
 def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], str]:
-    lines: list[str] = []
     still = why_still(store, now)
-    failing = store.view.first_error()
-    if failing is not None:
-        lines.append(f"{glyph('failed')} {_failed_first(failing)}")
-    if lines:
-        return lines, "error"
+    if (failing := store.view.first_error()) is not None:
+        return [f"{glyph('failed')} {_failed_first(failing)}"], "error"
     lines = _notices(store)
     if state.unheard:
         lines.insert(0, f"{WARNING} {clean(state.reason or 'nothing is heard of its ranks', 300)}")
@@ -125,14 +113,10 @@ def _of_live_run(store: RunStore, state: State, now: float) -> tuple[list[str], 
         mark = "" if still.works else f"{WARNING} "
         return [f"{mark}{clean(still.text, 500)}", *notes, *lines], \
             "plain" if still.works and not lines else "warning"
-    notes = [*lines, *notes, *_slow(store, now)]
+    notes = [*lines, *notes, *(f"{WARNING} {v.code}: {v.text}" for v in store.verdicts(now)[:1])]
     # The newest alone: `i` lists them, and the banner has few lines.
     notes += [f"{WARNING} {clean(w, 300)}" for w in store.view.warnings()[-1:]]
     return notes, "warning" if notes else "plain"
-
-
-def _slow(store: RunStore, now: float) -> list[str]:
-    return [f"{WARNING} {v.code}: {v.text}" for v in store.verdicts(now)[:1]]
 
 
 def _failed(store: RunStore, state: State) -> list[str]:
@@ -169,12 +153,9 @@ def _lost(store: RunStore, state: State, now: float) -> list[str]:
              f"{_last_known(store, now)} · u resumes it"]
     if store.left:
         pids = ", ".join(map(str, store.left[:8])) + (", …" if len(store.left) > 8 else "")
-        lines.append(f"still running: pid {pids}; s ends {_them(store.left)}")
+        them = "it" if len(store.left) == 1 else "them"
+        lines.append(f"still running: pid {pids}; s ends {them}")
     return lines
-
-
-def _them(pids: list[int]) -> str:
-    return "it" if len(pids) == 1 else "them"
 
 
 def _notices(store: RunStore) -> list[str]:

@@ -16,7 +16,6 @@ from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.procs import describe_exit
 from gpu_engine.plan.own_command import on_stop
-from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import job, notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import AttemptRecord, State
@@ -34,12 +33,22 @@ def about(store: RunStore, now: float, size: int | None = None,
     state = store.state
     out: list[Content] = []
     if state is not None:
-        out += _part("Attempts", attempts(store, state, now))
-    out += _part("Warnings", [*_notices(store), *(
-        Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
-        for w in (*store.launch_warnings(), *store.view.warnings()))])
-    if state is not None:
-        out += _part("Processes", [Content(line) for line in processes(state)])
+        known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
+        out += _part("Attempts", [_attempt(a, state, store.view.begins.get(a.number), now)
+                                  for a in known])
+    # Each notice with the lines that mend it, below it.
+    warnings = [Content.styled(text, "$text-warning") if first else Content(text)
+                for one in (state.warnings if state is not None else ())
+                for first, text in ((True, f"{WARNING} {clean(one.message, 1000)}"),
+                                    *((False, f"    {clean(c, 1000)}") for c in one.cure))]
+    warnings += [Content.styled(f"{WARNING} {clean(w, 1000)}", "$text-warning")
+                 for w in (*store.launch_warnings(), *store.view.warnings())]
+    out += _part("Warnings", warnings)
+    if state is not None and any(p.exit for p in state.processes):
+        out += _part("Processes", [Content(
+            f"rank {p.rank}  pid {p.pid}  "
+            f"{'end not recorded' if p.exit is None else describe_exit(p.exit)}")
+            for p in state.processes])
     plan = store.plan
     out += _part("What runs", [Content(clean(line, 4000))
                                for line in (plan.lines if plan is not None else ())])
@@ -57,19 +66,6 @@ def about(store: RunStore, now: float, size: int | None = None,
     return out + _part("What you wrote", [Content(clean(line)) for line in written])
 
 
-def _notices(store: RunStore) -> list[Content]:
-    """What is told of the run, with the lines that mend it."""
-    return [Content.styled(text, "$text-warning") if first else Content(text)
-            for one in (store.state.warnings if store.state is not None else ())
-            for first, text in ((True, f"{WARNING} {clean(one.message, 1000)}"),
-                                *((False, f"    {clean(c, 1000)}") for c in one.cure))]
-
-
-def attempts(store: RunStore, state: State, now: float) -> list[Content]:
-    known = state.attempts or (AttemptRecord(state.attempt, state.started or state.created),)
-    return [_attempt(a, state, store.view.begins.get(a.number), now) for a in known]
-
-
 def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Content:
     ended, outcome, reason = a.ended, a.outcome, a.reason
     if a.number == state.attempt and outcome is None:
@@ -84,14 +80,6 @@ def _attempt(a: AttemptRecord, state: State, step: int | None, now: float) -> Co
         (outcome or "?", colour(outcome) if outcome else ""),
         f"  with {clean(' '.join(map(shlex.quote, a.changed)), 1000)}" if a.changed else "",
         f"  {clean(reason, 1000)}" if reason and outcome != "completed" else "")
-
-
-def processes(state: State) -> list[str]:
-    if all(not p.exit for p in state.processes):
-        return []
-    return [f"rank {p.rank}  pid {p.pid}  "
-            f"{'end not recorded' if p.exit is None else describe_exit(p.exit)}"
-            for p in state.processes]
 
 
 def _part(title: str, lines: Iterable[Content]) -> list[Content]:
@@ -143,12 +131,6 @@ def ask_for_traces(run: Run) -> TraceSheet:
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
 
 
-def ask_to_stop(run_id: str, plan: LaunchPlan | None) -> Confirm:
-    words = on_stop(plan and plan.spec)
-    return Confirm(f"Stop run {run_id}?", f"{words[0].upper()}{words[1:]}.",
-                   yes="Stop", no="Keep running")
-
-
 def ask_to_cancel(run_id: str) -> Confirm:
     return Confirm(f"Cancel run {run_id}?", "It waits in Slurm's queue. Its job is cancelled.",
                    yes="Cancel it", no="Keep waiting")
@@ -175,4 +157,6 @@ def question(store: RunStore, *, now: bool) -> Confirm:
         return Confirm(f"End run {ident} now?", "It has been asked to stop. If you end it now, it "
                        "can save nothing more: everything after the last checkpoint is lost.",
                        yes="End now", no="Keep waiting")
-    return ask_to_stop(ident, store.plan)
+    words = on_stop(store.plan and store.plan.spec)
+    return Confirm(f"Stop run {ident}?", f"{words[0].upper()}{words[1:]}.",
+                   yes="Stop", no="Keep running")

@@ -48,7 +48,11 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
     only then its devices, or the nodes of its job, are known. Raises no OSError: what can't be read
     is left out."""
     state = run.state()
-    waited, turn = turn is not None, _turn(run) if state.state == "queued" else None
+    waited, turn = turn is not None, None
+    if state.state == "queued":
+        line = waiting.line(waiting.folder_beside(run.path))
+        if run.id in line:
+            turn = Turn(list(line).index(run.id) + 1, len(line), line[run.id])
     seen = set(ranks_with_files(run.path))
     known = {r.rank for r in plan.ranks} if plan is not None else set[int]()
     if plan is None or attempt not in (None, state.attempt) or (waited and turn is None) \
@@ -56,11 +60,16 @@ def look(run: Run, plan: LaunchPlan | None, attempt: int | None, views: Iterable
         plan = run.plan()
         known = {r.rank for r in plan.ranks} if plan is not None else known
     left = leftovers.processes(run.path) if state.state == "lost" else []
-    here = plan is None or not plan.on_hosts
-    silent = _silent(views) if state.live and here else {}
-    return Look(state, sorted(seen | known), plan, left, _launchers(run), _suspended(state, silent),
-                disk_room.silence(run.path) if silent else None, turn,
-                notes.read(run.path).name)
+    now, silent = time.time(), dict[int, int | None]()
+    if state.live and (plan is None or not plan.on_hosts):  # there, their pids would mean others
+        silent = {v.rank: v.pid for v in views
+                  if v.beat is not None and v.outcome is None and now - v.beat > SILENT}
+    # The state knows also the process of a rank that has not said its own.
+    pids = silent | {p.rank: p.pid for p in state.processes if p.rank in silent and p.exit is None}
+    return Look(state, sorted(seen | known), plan, left, _launchers(run),
+                {rank: pid for rank, pid in pids.items()
+                 if pid is not None and procs.suspended(pid)},
+                disk_room.silence(run.path) if silent else None, turn, notes.read(run.path).name)
 
 
 def _launchers(run: Run) -> list[str]:
@@ -69,19 +78,3 @@ def _launchers(run: Run) -> list[str]:
     except OSError:
         return []
     return sorted(name[:-4] for name in names if name.startswith("node") and name.endswith(".log"))
-
-
-def _turn(run: Run) -> Turn | None:
-    line = waiting.line(waiting.folder_beside(run.path))
-    return Turn(list(line).index(run.id) + 1, len(line), line[run.id]) if run.id in line else None
-
-
-def _silent(views: Iterable[RankView]) -> dict[int, int | None]:
-    now = time.time()
-    return {v.rank: v.pid for v in views
-            if v.beat is not None and v.outcome is None and now - v.beat > SILENT}
-
-
-def _suspended(state: State, silent: dict[int, int | None]) -> dict[int, int]:
-    pids = silent | {p.rank: p.pid for p in state.processes if p.rank in silent and p.exit is None}
-    return {rank: pid for rank, pid in pids.items() if pid is not None and procs.suspended(pid)}

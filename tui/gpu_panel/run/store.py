@@ -27,7 +27,7 @@ from gpu_engine.events.reader import RunReader, Tail
 from gpu_engine.events.schema import Event
 from gpu_engine.events.view import RunView, points_of
 from gpu_engine.plan.records import LaunchPlan
-from gpu_engine.runs.folder import AttemptRecord, Run, State
+from gpu_engine.runs.folder import Run, State
 from gpu_panel.charts.series import RankSeries
 from gpu_panel.common.reading import Followed
 from gpu_panel.run import recorded
@@ -156,11 +156,6 @@ class RunStore(Followed):
 
     def launch_warnings(self) -> list[str]:
         return list(self.plan.warnings) if self.plan is not None else []
-
-    def failed_before(self) -> list[AttemptRecord]:
-        state = self.state
-        return [a for a in state.attempts if a.outcome in ("failed", "lost")
-                and a.number < state.attempt] if state is not None else []
 
     async def wait_for(self, condition: Callable[[RunStore], bool],
                        seconds: float = 10.0) -> None:

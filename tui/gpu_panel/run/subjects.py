@@ -15,7 +15,6 @@ from gpu_engine.common.ticks import time_ticks
 from gpu_engine.common.units import GIB
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve
-from gpu_panel.charts.series import RankSeries
 from gpu_panel.run import devices, recorded
 from gpu_panel.run.recorded import RankValues
 from gpu_panel.run.store import RunStore
@@ -87,10 +86,11 @@ def every(store: RunStore) -> list[Subject]:
 # --- the loss -----------------------------------------------------------------------------------
 
 
-def _of_losses(store: RunStore, series: RankSeries) -> list[Curve]:
+def _of_ranks(store: RunStore, each: Mapping[int, Series]) -> list[Curve]:
+    """A curve for each rank that has a series."""
     places = _places(store)
-    return [Curve(places.get(rank, 0), _of_rank(store, rank), one)
-            for rank, one in series.ranks.items()]
+    return [Curve(places.get(rank, 0), _of_rank(store, rank), series)
+            for rank, series in each.items()]
 
 
 def _loss_title(store: RunStore) -> str:
@@ -105,7 +105,7 @@ def _of_optimizer(store: RunStore, index: int) -> Subject:
     name = f"loss of {clean(store.others[index].name, 40)}"
     return Subject(
         f"{OTHER}{index}", name, "training", _LOSS.axes,
-        lambda s: _of_losses(s, s.others[index].loss),
+        lambda s: _of_ranks(s, s.others[index].loss.ranks),
         lambda s: summary(name, [v.metrics.get(f"loss[{index}]") for v in s.ranks.values()]),
         over_all=lambda s: s.others[index].loss.all)
 
@@ -118,18 +118,12 @@ def _of_values(key: str) -> Subject:
     group = "training" if key in recorded.NAMES else \
         "evaluation" if key.startswith(recorded.EVALUATED) else "logged"
     total = key == recorded.SAMPLES
-    return Subject(key, name, group, axes, lambda store: _of_ranks(store, key),
-                   lambda store: summary(name, _latest(store, key), axes.y_text, total=total))
 
+    def values(store: RunStore) -> RankValues:
+        return store.recorded.values.get(key, RankValues())  # a store of another run has others
 
-def _of_ranks(store: RunStore, key: str) -> list[Curve]:
-    places = _places(store)
-    return [Curve(places.get(rank, 0), _of_rank(store, rank), series)
-            for rank, series in store.recorded.values.get(key, RankValues()).ranks.items()]
-
-
-def _latest(store: RunStore, key: str) -> list[float]:
-    return list(store.recorded.values.get(key, RankValues()).latest.values())
+    return Subject(key, name, group, axes, lambda s: _of_ranks(s, values(s).ranks),
+                   lambda s: summary(name, values(s).latest.values(), axes.y_text, total=total))
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -157,9 +151,7 @@ def _of_devices(store: RunStore, each: Mapping[tuple[int, int], Series]) -> list
 
 
 def _host_memory(store: RunStore) -> list[Curve]:
-    places = _places(store)
-    return [Curve(places.get(rank, 0), _of_rank(store, rank), series)
-            for rank, series in sorted(store.memory.rss.items())]
+    return _of_ranks(store, dict(sorted(store.memory.rss.items())))
 
 
 def _memory_title(store: RunStore) -> str:
@@ -191,7 +183,7 @@ def _reserved_title(store: RunStore) -> str:
 # --- devices ------------------------------------------------------------------------------------
 
 
-def _of_kind(kind: str) -> Callable[[RunStore], list[Curve]]:
+def _device_subject(kind: str, name: str, axes: Axes) -> Subject:
     def lines(store: RunStore) -> list[Curve]:
         labels, places = devices.labels_of(store.plan), _places(store)
         # A device has the colour of its rank, or of its number if a rank has several.
@@ -201,15 +193,11 @@ def _of_kind(kind: str) -> Callable[[RunStore], list[Curve]]:
         return [Curve(colours.get(key, i), labels.get(key, f"device {clean(key[1], 16)}"), series)
                 for i, (key, series) in enumerate(store.devices.curves.get(kind, {}).items())]
 
-    return lines
-
-
-def _device_subject(kind: str, name: str, axes: Axes) -> Subject:
     def title(store: RunStore) -> str:
         latest = [figures.get(kind) for _, figures in store.devices.latest.values()]
         return summary(name, latest, axes.y_text, each="devices")
 
-    return Subject(kind, name, "device", axes, _of_kind(kind), title, by_time=True)
+    return Subject(kind, name, "device", axes, lines, title, by_time=True)
 
 
 _SHARE = replace(_TIME, y_text=units.share, y_unit=0.01, unit="%", zero=True)
@@ -218,7 +206,7 @@ _WATTS = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:.0
 _DEGREES = replace(_TIME, y_text=lambda v: units.UNKNOWN if v is None else f"{v:.0f} °C",
                    unit="°C")
 _LOSS = Subject(LOSS, "loss", "training", Axes(empty="no step yet", may_be_log=True),
-                lambda s: _of_losses(s, s.loss), _loss_title, over_all=lambda s: s.loss.all)
+                lambda s: _of_ranks(s, s.loss.ranks), _loss_title, over_all=lambda s: s.loss.all)
 _MEMORY = Subject(MEMORY, "memory", "memory", _BYTES, _memory, _memory_title, by_time=True,
                   over_all=lambda s: s.memory.all_allocated if s.memory.allocated
                   else s.memory.all_rss)

@@ -7,6 +7,7 @@ that was given one again and again has got something, or looks for it: it doesn'
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -87,7 +88,18 @@ def _over_tcp() -> int:
     """Bytes that this process's TCP connections have had acknowledged and have received, which
     /proc/self/io leaves out."""
     total = 0
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+    for one in own_sockets():
+        with contextlib.suppress(OSError):  # no TCP
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.stop)
+            acked = info[_BYTES_ACKED]
+            total += int.from_bytes(acked[:8], "little") + int.from_bytes(acked[8:], "little")
+    return total
+
+
+def own_sockets() -> Iterator[socket.socket]:
+    """The sockets that this process has open, each until the next is asked for. Whoever has opened
+    one may close it at any time: then its calls raise OSError."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
@@ -95,11 +107,6 @@ def _over_tcp() -> int:
         except OSError:  # it was closed meanwhile
             continue
         try:
-            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.stop)
-            acked = info[_BYTES_ACKED]
-            total += int.from_bytes(acked[:8], "little") + int.from_bytes(acked[8:], "little")
-        except OSError:  # no TCP
-            pass
+            yield one
         finally:
-            one.detach()
-    return total
+            one.detach()  # else it would be closed here

@@ -12,8 +12,6 @@ import ctypes
 import math
 import os
 import socket
-import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -25,6 +23,7 @@ import torch.distributed as dist
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.floors import torch_since
 from gpu_engine.common.ports import address_of, interface_to
+from gpu_engine.worker.rank.getting_on import own_sockets
 from gpu_engine.worker.rank.job import Identity
 from gpu_engine.worker.rank.peers import Peers, Store, come, first_line, named
 from gpu_engine.worker.rank.recorder import Recorder
@@ -289,16 +288,10 @@ def _limit_silence(store: Store) -> None:
     while hasattr(at, "underlying_store"):
         at = at.underlying_store
     silence = max(int(at.timeout.total_seconds() * 1000), 1000)
-    if not sys.platform.startswith("linux"):
-        return
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone
+    for one in own_sockets():
         with contextlib.suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6) \
-                        and one.getpeername()[1] == at.port:
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == at.port:
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
 
 def prefixed(prefix: str, store: Store) -> Store:

@@ -186,8 +186,9 @@ class RecordWriter:
         raise NotImplementedError
 
     def heartbeat(self, phase: str, since: float) -> schema.Phase:
-        """The heartbeat event of a rank that has been in `phase` since `since` (Unix seconds)."""
-        raise NotImplementedError
+        """The heartbeat event of a rank that has been in `phase` since `since` (Unix seconds):
+        without progress, as the checkpoints of a script are not seen."""
+        return schema.Phase(phase, since, self.step_now)
 
     def gpus(self) -> Sequence[int | torch.device]:
         """The GPUs whose memory is this rank's, as torch.cuda takes them."""
@@ -311,16 +312,9 @@ def exclude_thread() -> None:
     if begun is None or not begun():
         return
     _thread.apart = True
-    path = _runtime()
+    # The library that this process has loaded: another copy would know nothing of its threads.
+    paths = (line.partition("/")[2] for line in Path("/proc/self/maps").read_text().splitlines())
+    path = next((f"/{path}" for path in paths if "/libcudart.so" in path), None)
     exchange = path and getattr(ctypes.CDLL(path), "cudaThreadExchangeStreamCaptureMode", None)
     if exchange:
         exchange(ctypes.byref(ctypes.c_int(_RELAXED)))
-
-
-def _runtime() -> str | None:
-    """The path of the CUDA runtime library that this process has loaded; None if there is none."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[2]
-        if "/libcudart.so" in path:
-            return "/" + path
-    return None

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...events import schema
 from ...events.writer import encode
@@ -150,7 +150,9 @@ class Recorder(RecordWriter):
 
     def metric(self, values: Mapping[str, object]) -> None:
         """Record named values of the current step. Tensors are read later, in the other thread."""
-        copies: Any = {k: _copy(v) for k, v in values.items()}
+        # Copies of tensors, which later changes don't reach.
+        copies: Any = {name: value.detach().clone() if hasattr(value, "detach") else value
+                       for name, value in cast("Mapping[str, Any]", values).items()}
         self._queue.append(schema.Metric(self.step_now, copies))
         self.warn_of_names(values)
         self.warn_of_values(values)
@@ -280,8 +282,3 @@ class Recorder(RecordWriter):
 
 def _complain(text: str) -> None:
     sys.stderr.write(f"recorder: {text}\n")
-
-
-def _copy(value: Any) -> Any:
-    """A copy of a tensor, which later changes don't reach; any other value itself."""
-    return value.detach().clone() if hasattr(value, "detach") else value

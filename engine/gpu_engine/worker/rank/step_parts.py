@@ -133,6 +133,8 @@ class StepParts:
         sums, n, durations = self._sums, self._n, sorted(self._durations)
         median = round(durations[len(durations) // 2], 7) if durations else None
         seconds = sum(sums.values())
+        # After the last gradient a pass only waits for other ranks. That holds for the sum if every
+        # pass of these steps had such a mark.
         tail = sums.pop(READY, 0.0)
         exchange = None
         if self._ready and self._ready == self._passes:
