@@ -9,19 +9,19 @@ from gpu_engine.common.table import GAP, Column
 from gpu_panel.common.rows import Line, Part, cells, fit
 
 
-def line(columns: Iterable[Column[Any]], sizes: Mapping[str, int], row: object) -> Line:
-    """A row, in those columns that have a size."""
+def line(columns: Iterable[Column[Any]], sizes: Mapping[str, int], row: object, *,
+         behind: int = 0) -> Line:
+    """A row, in those columns that have a size. `behind`: blanks at its end."""
     parts: list[Part] = []
-    for column in columns:
-        if (size := sizes.get(column.name)) is None:
-            continue
-        parts += [(" " * GAP, "")] if parts else []
+    shown = [column for column in columns if column.name in sizes]
+    for column in shown:
+        size, gap = sizes[column.name], " " * (behind if column is shown[-1] else GAP)
         told = column.within(row, size) if column.within else column.of(row)
         if isinstance(told, str):
             told = " " * ((size - cells(told)) * column.right) + told
-            parts.append((fit(told, size), column.style(row)))
+            parts.append((fit(told, size) + gap, column.style(row)))
         else:
-            parts += [*told, (" " * (size - sum(cells(text) for text, _ in told)), "")]
+            parts += [*told, (" " * (size - sum(cells(text) for text, _ in told)) + gap, "")]
     return tuple(parts)
 
 

@@ -303,7 +303,7 @@ def run_row(line: RunLine, layout: Layout, marked: bool = False) -> Row:
 def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = False) -> Line:
     """A run on one line. `below`: what is said of it stands in a line of its own."""
     parts: list[Part] = [(MARK + " " if marked else "  ", "accent")] if layout.marks else []
-    parts += [*table_line(layout.columns, layout.sizes, line), (" " * GAP, "")]
+    parts += table_line(layout.columns, layout.sizes, line, behind=GAP)
     words = joined([] if below else remarks(line))
     when = [(f"{units.clock(line.seconds_left)} left", "")] \
         if line.live and not words and line.seconds_left is not None else _ago(line)

@@ -171,7 +171,7 @@ failed or stalled come first in any order."""
         sizes = layout([row for rows in self._texts.values() for row in rows], width)
         shows_time = "time" in sizes and self._in_colours
         entitle(self, self._title() if shows_time else self._heading, self._order)
-        return ((f"  {head(COLUMNS, sizes)}", ""),), [
+        return (("  ", "accent"), (head(COLUMNS, sizes), "")), [
             Row(str(rank), tuple(((MARK if rank == self.chosen and not n else "  ", "accent"),
                                   *line(COLUMNS, sizes, row)) for n, row in enumerate(rows)))
             for rank, rows in self._texts.items()]

@@ -60,19 +60,17 @@ def build(points: Sequence[Point], keys: Sequence[str], by: By, width: int, *,
     front = 2 * any(len(point.members) > 1 for point in points)
     sizes = table.fit(columns, shown, width - front, cells)
     return ((" " * front + head(columns, sizes), "dim"),), [
-        Row(one.key, (((one.sign[:front], "dim"), *line(columns, sizes, one), one.why),))
+        Row(one.key, (((one.sign[:front], "dim"), (
+            "".join(text for text, _ in line(columns, sizes, one)), one.style), one.why),))
         for one in shown]
 
 
 def _columns(heads: Sequence[str], keys: int) -> list[Column[_Shown]]:
     """Examples a second go first where there is too little room, then time, steps, the last value;
     values and who has them stay."""
-    goes = len(heads) - 4
-    return [Column(str(at), title, lambda row, at=at: clean(row.texts[at]), lambda row: row.style,
-                   stays=True, right=at > keys,
-                   gives=((len(heads) - at, 0),) if at >= goes else
-                   ((9, _NARROW),) if at < keys else ())
-            for at, title in enumerate(heads)]
+    gives = [*[((9, _NARROW),)] * keys, (), (), *[((turn, 0),) for turn in (4, 3, 2, 1)]]
+    return [Column(str(at), title, lambda row, at=at: clean(row.texts[at]), stays=True,
+                   right=at > keys, gives=gives[at]) for at, title in enumerate(heads)]
 
 
 def _run(one: One, texts: Sequence[str], style: str) -> _Shown:
