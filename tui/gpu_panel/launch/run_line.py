@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -357,6 +356,8 @@ def _length(line: Iterable[Part]) -> int:
 # --- a sweep as a row --------------------------------------------------------------------------
 
 _LONGEST = 22
+_KINDS = {"running": "accent", "failed": "bad"}
+"""The styles of how many of its runs do what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +400,8 @@ def fold(lines: Sequence[RunLine], unfolded: Collection[str]) -> list[RunLine | 
 
 def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool) -> Row:
     """The row of a sweep. `matching`: whether only the runs that match a filter are listed."""
+    from gpu_engine.sweep.table import DONE, assigned, count  # only where there are sweeps
+
     parts: list[Part] = []
     if layout.marks:
         every = all(one.id in marked for one in line.members)
@@ -411,27 +414,19 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
               (clean(line.first.name, _LONGEST) + " " * GAP, "")]
     # How far it is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)".
-    counts = Counter(one.state for one in line.members)
-    bad = counts["failed"] + counts["lost"]
-    running = sum(counts[state] for state in ("running", "starting", "stopping"))
+    counts = count(one.state for one in line.members)
+    done = counts.pop(DONE, 0)
     if matching and len(line.members) < line.first.of:
         match = "matches" if len(line.members) == 1 else "match"
         said: list[Part] = [(f"{len(line.members)} of its {line.first.of} runs {match}", "")]
     else:
-        said = [(f"{counts['completed']} of {line.first.of} done", "")]
-    said += [(f"{running} running", "accent")] if running else []
-    said += [(f"{counts['queued']} waiting", "dim")] if counts["queued"] else []
-    said += [(f"{bad} failed", "bad")] if bad else []
-    said += [(f"{counts['stopped']} stopped", "dim")] if counts["stopped"] else []
-    done = [(one.best * (-1 if one.by.largest else 1), one.by.name, one) for one in line.members
+        said = [(f"{done} of {line.first.of} done", "")]
+    said += [(f"{many} {kind}", _KINDS.get(kind, "dim")) for kind, many in counts.items()]
+    known = [(one.best * (-1 if one.by.largest else 1), one.by.name, one) for one in line.members
             if one.best is not None and one.by is not None and one.state == "completed"]
-    if done:
-        _, name, best = min(done, key=lambda each: each[:2])
+    if known:
+        _, name, best = min(known, key=lambda each: each[:2])
         said += [(f"best {clean(name, 20)} {units.loss(best.best)}", "good")]
         if best.sweep is not None and best.sweep.values:
-            from gpu_engine.sweep.table import short  # only where there are sweeps
-
-            keys = short(list(best.sweep.values))
-            values = zip(keys, best.sweep.values.values(), strict=True)
-            said += [(" ".join(f"{k}={clean(v, 16)}" for k, v in values), "dim")]
+            said.append((assigned(best.sweep.values), "dim"))
     return Row(line.id, ((*parts, *joined(said)),))
