@@ -4,7 +4,8 @@ The panel is on a terminal of its own (120×36, pyte's). BENCH_PARTS chooses amo
 
 run     The run screen of a live run of 64 ranks, each of which records 20 events a second. The key
         shows the next rank's log.
-list    The launch screen with a thousand runs, which have ended; the key moves the cursor.
+list    The launch screen with BENCH_LISTED runs, a thousand, which have ended; the key moves the
+        cursor.
 lively  The same with three more, which are live: 8 ranks each, 20 events a second.
 
 First the share of a core is measured while nobody types, over BENCH_SECONDS, then BENCH_KEYS keys
@@ -32,6 +33,7 @@ from bench.runs import make
 SECONDS = float(os.environ.get("BENCH_SECONDS", "30"))
 KEYS = int(os.environ.get("BENCH_KEYS", "200"))
 ROUNDS = int(os.environ.get("BENCH_RUNS", "1"))
+LISTED = int(os.environ.get("BENCH_LISTED", "1000"))
 PARTS = os.environ.get("BENCH_PARTS", "run,list,lively").split(",")
 APART = (0.15, 0.45)
 """Seconds between the effect of a key and the next key."""
@@ -187,15 +189,15 @@ def main() -> None:
                     os.environ["GPU_PANEL_HOME"] = home
         if not {"list", "lively"} & set(PARTS):
             return
-        make(Path(home))
+        make(Path(home), LISTED)
         for _ in range(ROUNDS):
             if "list" in PARTS:
-                show("1,000 runs", *launch_screen(env, 1000))
+                show(f"{LISTED:,} runs", *launch_screen(env, LISTED))
             if "lively" in PARTS:
                 with ExitStack() as stack:
                     for _ in range(3):
                         stack.enter_context(live(8, 20))
-                    show("1,000 runs, 3 of them live", *launch_screen(env, 1003))
+                    show(f"{LISTED:,} runs, 3 more live", *launch_screen(env, LISTED + 3))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ async def test_whatever_key_is_pressed_nothing_changes(home, monkeypatch, on):
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
     monkeypatch.setattr(stacks, "request", lambda *given: signalled.append(given))
     asked = set()  # what the panel looks after by itself
-    monkeypatch.setattr(runs, "_look_at_all", lambda: asked.add("all places"))
+    monkeypatch.setattr(runs, "_look_at", lambda runs: asked.add("all places"))
     monkeypatch.setattr(runs, "_LOOK", 0.05)
     run, waits = listed(), queue("true", begin=False)
     waiting.write(waits.path, replace(waiting.read(waits.path), submitted=1.0))  # nobody starts it

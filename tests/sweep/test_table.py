@@ -51,7 +51,8 @@ def test_only_runs_that_are_done_count_while_there_are_any():
     assert found[0].counts == {"done": 1, "running": 1, "failed": 1}
     assert sweep_table.cells(found[1])[2].startswith("~0.500 ± 0.141 (2)")
     assert sweep_table.cells(found[3]) == ["c", "1 waiting, 1 failed", *"–––––"]
-    assert count(mixed) == {"done": 1, "running": 2, "waiting": 1, "failed": 3, "stopped": 1}
+    assert count(one.state for one in mixed) == {
+        "done": 1, "running": 2, "waiting": 1, "failed": 3, "stopped": 1}
     assert [(why, [m.index for m in whose]) for why, whose in failures(mixed)] == [
         ("rank 0: boom", [2, 5]), ("no room", [8])]
 

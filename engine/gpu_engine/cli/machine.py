@@ -14,7 +14,8 @@ from gpu_engine.common.clean import clean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpu_engine.devices.records import Device
+    from gpu_engine.devices.availability import Availability
+    from gpu_engine.devices.records import Device, Sample
     from gpu_engine.remote.reach.watcher import HostSeen
 
 @click.command()
@@ -41,7 +42,6 @@ def devices(as_json: bool, over_hosts: bool, watch: float | None, slots: bool, c
         _over_hosts(as_json)
         return
     from gpu_engine.devices import availability, leases, sampler
-    from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.devices.discover import discover
 
     inventory = discover()
@@ -60,20 +60,22 @@ def devices(as_json: bool, over_hosts: bool, watch: float | None, slots: bool, c
     if inventory.inherited_visible is not None and not inventory.is_cpu:
         echo(f"note: {inventory.visible_variable}={inventory.inherited_visible} is set: "
              "only those devices are offered; →0 marks the first of them", err=True)
-    rows = []
-    for s in snapshot.samples:
-        state = states[s.device.id]
-        why = "" if state.reason == state.state else f": {state.reason}"
-        rows.append([_numbered(s.device), s.device.name, *(column.of(s) for column in IN_TABLE),
-                     state.state + why])
-    for line in table(rows):
+    for line in table([[_numbered(s.device), *_told(s, states[s.device.id])]
+                       for s in snapshot.samples]):
         echo(line)
+
+
+def _told(sample: Sample, judged: Availability) -> list[str]:
+    """A device as a row of the table: its name, its figures, who uses it."""
+    from gpu_engine.devices.columns import IN_TABLE
+
+    why = "" if judged.reason == judged.state else f": {judged.reason}"
+    return [sample.device.name, *(column.of(sample) for column in IN_TABLE), judged.state + why]
 
 
 def _over_hosts(as_json: bool) -> None:
     """The devices of all machines that answer, and the freest of these."""
     from gpu_engine.devices.availability import judge, usable_word
-    from gpu_engine.devices.columns import IN_TABLE
     from gpu_engine.remote.reach.hosts import ANY, meant_by
     from gpu_engine.remote.run import freest
 
@@ -83,11 +85,9 @@ def _over_hosts(as_json: bool) -> None:
         """The lines of those that have just answered."""
         before = len(rows)
         for m in machines:
-            for n, s in enumerate(m.snapshot.samples if m.snapshot else ()):
-                judged = m.freedom.get(s.device.id, unknown)
-                why = "" if judged.reason == judged.state else f": {judged.reason}"
-                rows.append(["" if n else m.host.name, s.device.id, s.device.name,
-                             *(column.of(s) for column in IN_TABLE), judged.state + why])
+            rows.extend(["" if n else m.host.name, s.device.id,
+                         *_told(s, m.freedom.get(s.device.id, unknown))]
+                        for n, s in enumerate(m.snapshot.samples if m.snapshot else ()))
         for line in table(rows)[before:]:
             echo(clean(line, None))
         sys.stdout.flush()

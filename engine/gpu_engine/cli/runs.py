@@ -16,6 +16,7 @@ from gpu_engine.cli.output import agreed, echo, fields, for_scripts, in_json, ta
 from gpu_engine.common import paths, units, values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError, meant
+from gpu_engine.common.table import texts
 
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Listed
@@ -69,7 +70,7 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if (long := values.seconds(span or "0")) is None:
         raise UserError(f"--since {span}: no length of time; give 12h, 90m or 2d")
     order = order or ("best" if best else "created")
-    rows, more = listing.found_runs(asked, count, now, by=order, reverse=reverse, compared=best,
+    rows, more = listing.found_runs(asked, count, by=order, reverse=reverse, compared=best,
                                     since=now - long if span else 0.0)
     if value and rows and all(row.best is None for row in rows):
         there = dict.fromkeys(name for row in rows for name in row.figures.values)
@@ -77,11 +78,10 @@ def command(ctx: click.Context, as_json: bool, count: int | None, wanted: str,
     if as_json:
         echo(in_json([_to_dict(row) for row in rows]))
         return
-    heads, lines = listing.cells(rows, now)
     # Parts of others' runs have no figures to be filtered or sorted by.
     parts = listing.parts(count, now) if not (asked or span or best or reverse) \
         and order == "created" else []
-    for line in (*table([heads, *lines] if lines else []), *table(parts)):
+    for line in (*table(texts(listing.COLUMNS, rows) if rows else []), *table(parts)):
         echo(line)
     if not rows and (asked or span):
         echo("no run matches", err=True)

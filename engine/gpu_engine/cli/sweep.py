@@ -48,7 +48,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     members = [group.without_figures(g) for g in groups]
     if as_json:
         told: list[Sweep] = [{"id": g.id, "name": g.name, "begun": g.begun, "keys": g.keys,
-                              "members": g.of, "counts": count(m)}
+                              "members": g.of, "counts": count(one.state for one in m)}
                              for g, m in zip(groups, members, strict=True)]
         echo(in_json(told))
         return

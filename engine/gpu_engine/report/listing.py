@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import time
 from dataclasses import dataclass
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.table import Column, finite, in_order
 from gpu_engine.diagnose import hangs
 from gpu_engine.events.reader import END, backwards
 from gpu_engine.events.schema import Step
@@ -31,14 +32,8 @@ class Row:
         return self.by.best(self.figures.values)
 
 
-HEADS = ("id", "state", "name", "mode", "steps", "loss", "best", "verdict", "took", "created", "")
-_MAY_LACK = ("steps", "loss", "best", "verdict", "")
-"""Columns that are left out where no run has anything in them."""
-
-
-def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
-               reverse: bool = False, compared: str | None = None, since: float = 0.0
-               ) -> tuple[list[Row], int]:
+def found_runs(asked: Query, count: int, *, by: str = "created", reverse: bool = False,
+               compared: str | None = None, since: float = 0.0) -> tuple[list[Row], int]:
     """The first `count` runs that match, made at `since` (Unix seconds) or later, with their
     figures, and how many more there are. `compared`: the value that is compared, as run.best has
     it; None: each run's own."""
@@ -57,23 +52,8 @@ def found_runs(asked: Query, count: int, now: float, *, by: str = "created",
         rows.append(Row(one, figures, compared_by(compared or one.digest.best, figures.values)))
     if newest:
         return rows, more
-    keys = [(_key(row, by, now), row) for row in rows]
-    known = [(key, row) for key, row in keys if key is not None]
-    known.sort(key=lambda each: each[0], reverse=reverse)
-    return [row for _, row in [*known, *(each for each in keys if each[0] is None)]][:count], more
-
-
-def _key(row: Row, by: str, now: float) -> float | str | None:
-    """What rows are sorted by; None: the run lacks it."""
-    said, loss = row.one.digest, row.figures.loss
-    if by == "loss":
-        return loss if loss is not None and math.isfinite(loss) else None
-    if by == "best":
-        return -row.best if row.best is not None and row.by.largest else row.best
-    if by in ("steps", "took"):
-        most = row.figures.steps if by == "steps" else said.seconds
-        return None if most is None else -most
-    return {"created": -said.created, "name": row.one.name, "state": said.state}[by]
+    column = next(column for column in COLUMNS if column.name == by)
+    return in_order(rows, column, turned=reverse)[:count], more
 
 
 def parts(count: int, now: float) -> list[tuple[str, ...]]:
@@ -89,20 +69,7 @@ def parts(count: int, now: float) -> list[tuple[str, ...]]:
     return lines if lines[1:] else []
 
 
-def _line(row: Row, now: float) -> tuple[str, ...]:
-    one, said, figures = row.one, row.one.digest, row.figures
-    tags = [f"[{', '.join(one.notes.tags)}]"] if one.notes.tags else []
-    return (one.run.id, said.state, clean(one.name, 16),
-            f"{clean(said.mode, 10) or '?'} ×{said.world_size or '?'}",
-            "" if figures.steps is None else units.count(figures.steps),
-            "" if figures.loss is None else units.loss(figures.loss),
-            "" if row.best is None else f"{clean(row.by.name, 20)} {units.loss(row.best)}",
-            one.notes.verdict or "",
-            units.clock(said.seconds), units.ago(now - said.created),
-            " ".join([*tags, "; ".join(map(clean, _why(one, now)))]).strip())
-
-
-def _why(one: Summary, now: float) -> list[str]:
+def _why(one: Summary) -> list[str]:
     """The reason for a run's state, what hangs, and the first file of its folder that can't be
     read."""
     reason, warnings = one.digest.reason, one.digest.warnings
@@ -110,14 +77,14 @@ def _why(one: Summary, now: float) -> list[str]:
     told = [f"warning: {message}" for message in warnings[:1]]
     if len(warnings) > 1:
         told = [f"{told[0]} (and {len(warnings) - 1} more)"]
-    hang = _hang(one, now)
+    hang = _hang(one)
     return [*([reason] if reason else []), *([hang] if hang else []), *told, *odd]
 
 
-def _hang(one: Summary, now: float) -> str | None:
+def _hang(one: Summary) -> str | None:
     """Which ranks stand still, if the run goes on without making steps. Only then all of its events
     are read."""
-    run = one.run
+    run, now = one.run, time.time()
     if one.digest.state != "running" or all(
             (step := next(backwards(run.events(rank), Step, within=END), None)) is not None
             and now - step.t < hangs.SOON for rank in run.ranks()):
@@ -128,9 +95,37 @@ def _hang(one: Summary, now: float) -> str | None:
     return hangs.alarm_of(follower.ranks.values(), run.path, now, follower.state.unheard)
 
 
-def cells(rows: list[Row], now: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The heads and the lines, without the columns in which no run has anything."""
-    lines = [_line(row, now) for row in rows]
-    kept = [at for at, head in enumerate(HEADS) if head not in _MAY_LACK
-            or any(each[at] for each in lines)]
-    return tuple(HEADS[at] for at in kept), [tuple(each[at] for at in kept) for each in lines]
+def _mode(row: Row) -> str:
+    said = row.one.digest
+    return f"{clean(said.mode, 10) or '?'} ×{said.world_size or '?'}"
+
+
+def _best(row: Row) -> str:
+    return "" if row.best is None else f"{clean(row.by.name, 20)} {units.loss(row.best)}"
+
+
+def _remarks(row: Row) -> str:
+    tags = row.one.notes.tags
+    return " ".join([*([f"[{', '.join(tags)}]"] if tags else []),
+                     "; ".join(map(clean, _why(row.one)))]).strip()
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("id", "id", lambda r: r.one.run.id),
+    Column("state", "state", lambda r: r.one.digest.state, order=lambda r: r.one.digest.state),
+    Column("name", "name", lambda r: clean(r.one.name, 16), order=lambda r: r.one.name),
+    Column("mode", "mode", _mode),
+    Column("steps", "steps", lambda r: "" if r.figures.steps is None else
+           units.count(r.figures.steps), order=lambda r: r.figures.steps, falls=True),
+    Column("loss", "loss", lambda r: "" if r.figures.loss is None else
+           units.loss(r.figures.loss), order=lambda r: finite(r.figures.loss)),
+    Column("best", "best", _best, order=lambda r: -r.best if r.best is not None
+           and r.by.largest else r.best),
+    Column("verdict", "verdict", lambda r: r.one.notes.verdict or ""),
+    Column("took", "took", lambda r: units.clock(r.one.digest.seconds),
+           order=lambda r: r.one.digest.seconds, falls=True),
+    Column("created", "created", lambda r: units.ago(time.time() - r.one.digest.created),
+           order=lambda r: r.one.digest.created, falls=True),
+    Column("remarks", "", _remarks),
+)
+"""Those in which no run has anything are left out."""

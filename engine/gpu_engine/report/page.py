@@ -4,7 +4,6 @@ folders: to look at, and nothing else."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from gpu_engine.common import paths
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import end_inside
+from gpu_engine.common.table import texts
 from gpu_engine.devices import availability, leases
 from gpu_engine.devices.columns import IN_TABLE
 from gpu_engine.devices.records import Snapshot
@@ -35,9 +35,8 @@ _LOG, _LOG_LINES = 1 << 15, 40
 def of_all(snapshots: Sequence[Snapshot]) -> list[Section]:
     """Devices and the newest runs; then each run that is live, or the newest. `snapshots`: the last
     ones, newest last."""
-    now = time.time()
-    rows, more = listing.found_runs(parse(""), LISTED, now)
-    heads, lines = listing.cells(rows, now)
+    rows, more = listing.found_runs(parse(""), LISTED)
+    heads, *lines = texts(listing.COLUMNS, rows)
     found: list[Table | Text] = [Table(heads, tuple(lines), tuple(f"#{_quoted(line[0])}"
                                                                   for line in lines))
                                  if lines else Text(("No runs yet.",))]

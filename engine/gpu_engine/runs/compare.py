@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from gpu_engine.common import units
+from gpu_engine.common import table, units
 from gpu_engine.common.clean import clean
 from gpu_engine.events.view import RunView
 from gpu_engine.plan import own_command
@@ -155,11 +155,8 @@ def parts(runs: Sequence[RunFacts]) -> list[tuple[str, list[Row]]]:
 
 def markdown(runs: Sequence[RunFacts]) -> list[str]:
     """The comparison as a table for a report or an issue, line by line."""
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
-
-    return [line(["", *heads(runs)]), "|" + "---|" * (len(runs) + 1),
-            *(line([row.name, *map(cell, row.values)]) for _, rows in parts(runs) for row in rows)]
+    return table.markdown(["", *heads(runs)], (
+        [row.name, *map(cell, row.values)] for _, rows in parts(runs) for row in rows))
 
 
 def cell(value: str | None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -154,11 +155,10 @@ def ask_to_stop(run: Path) -> None:
 
 def stamp(run: Path) -> tuple[int, int]:
     """Changes when the run's state may have changed. Raises OSError if it has no state.json."""
-    try:
-        own = (run / FILE).stat().st_mtime_ns
-    except OSError:
-        own = 0
-    return (run / "state.json").stat().st_mtime_ns, own
+    folder, own = str(run), 0  # a string, as a list asks this of thousands
+    with suppress(OSError):
+        own = os.stat(f"{folder}/{FILE}").st_mtime_ns  # noqa: PTH116
+    return os.stat(f"{folder}/state.json").st_mtime_ns, own  # noqa: PTH116
 
 
 def _clock(when: float | None) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_engine.common import units
@@ -97,7 +97,7 @@ class Point:
     @property
     def counts(self) -> dict[str, int]:
         """How many of its runs are done, running, …; without those of which there are none."""
-        return count(self.members)
+        return count(one.state for one in self.members)
 
 
 def points(members: Iterable[One], by: By) -> list[Point]:
@@ -128,9 +128,10 @@ def stat(values: Sequence[float | None]) -> Stat:
                 statistics.stdev(finite) if len(finite) > 1 else None, len(known) - len(finite))
 
 
-def count(members: Iterable[One]) -> dict[str, int]:
-    """How many are done, running, waiting, failed and stopped, in this order."""
-    counts = Counter(one.kind for one in members)
+def count(states: Iterable[str]) -> dict[str, int]:
+    """How many runs in these states are done, running, waiting, failed and stopped, in this order;
+    without those of which there are none."""
+    counts = Counter(_KIND.get(state, FAILED) for state in states)
     return {kind: counts[kind] for kind in (DONE, RUNNING, WAITING, FAILED, STOPPED)
             if counts[kind]}
 
@@ -190,6 +191,12 @@ def short(keys: Sequence[str]) -> list[str]:
     return [one if last.count(one) == 1 else key for one, key in zip(last, keys, strict=True)]
 
 
+def assigned(values: Mapping[str, str]) -> str:
+    """"lr=3e-4 batch.size=64"."""
+    return " ".join(f"{key}={clean(value, 16)}" for key, value in zip(
+        short(list(values)), values.values(), strict=True))
+
+
 def heads(keys: Sequence[str], by: By) -> list[str]:
     """What stands above the columns."""
     return [*short(keys), "runs", f"best {by.name}", "last", "steps", "time", "examples/s"]
@@ -212,7 +219,7 @@ def rate(samples_per_s: float | None) -> str:
 
 def summary(of: int, members: Sequence[One]) -> str:
     """"12 of 16 done, 1 failed": how many of the members that were to be submitted."""
-    counts = count(members)
+    counts = count(one.state for one in members)
     words = [f"{counts.pop(DONE, 0)} of {of} done", *(f"{n} {kind}" for kind, n in counts.items())]
     missing = of - len(members)  # removed, or never submitted
     return ", ".join([*words, *([f"{missing} not there"] if missing > 0 else [])])

@@ -4,7 +4,7 @@ only what is on the screen is put together, and only rows that have changed are 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,11 +31,20 @@ STYLES = ("dim", "strong", "good", "warn", "bad", "accent", "track", "cursor", "
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A line that is made when it is drawn: of ten thousand rows only a screenful is."""
+
+    make: Callable[[], Line]
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self.make())
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     key: str
     """Identifies the entry. Empty for text that the cursor skips."""
-    lines: tuple[Iterable[Part], ...]
-    """Each is a `Line`, or makes its parts when they are first asked for."""
+    lines: tuple[Line | Made, ...]
 
 
 class Rows(ScrollView, can_focus=True):
@@ -79,8 +88,10 @@ class Rows(ScrollView, can_focus=True):
         self.keys: list[str] = []
         """The keys of the rows that the cursor can be on, from top to bottom."""
         self._header: Line | None = None
-        self._flat: list[tuple[Iterable[Part], int]] = []
+        self._flat: list[tuple[Line | Made, int]] = []
         """Each line, and the number of its row; -1 if that has no key."""
+        self._made: dict[int, Line] = {}
+        """Those lines of it that were drawn since they were built or have aged."""
         self._styles: dict[str, Style] = {}
         self._drawn: dict[int, Strip] = {}
 
@@ -101,7 +112,7 @@ class Rows(ScrollView, can_focus=True):
             size = self.styles.scrollbar_size_vertical
             header, rows = self.build(room.width - size if scrolls else room.width + size)
         key = self.key_at_cursor
-        self._header, self._flat = header, []
+        self._header, self._flat, self._made = header, [], {}
         self.keys = [row.key for row in rows if row.key]
         number = 0
         for row in rows:
@@ -109,6 +120,11 @@ class Rows(ScrollView, can_focus=True):
             number += bool(row.key)
         self.cursor = self.keys.index(key) if key in self.keys else self.cursor
         self.virtual_size = Size(self.size.width, len(self._flat) + (header is not None))
+        refresh_changed(self, self._drawn, self._strip_at)
+
+    def age(self) -> None:
+        """Draw again what is in sight of the same rows: some tell how long ago something was."""
+        self._made.clear()
         refresh_changed(self, self._drawn, self._strip_at)
 
     @property
@@ -224,10 +240,12 @@ class Rows(ScrollView, can_focus=True):
         if index >= len(self._flat):
             return Strip.blank(width, base)
         line, owner = self._flat[index]
-        here = owner == self.cursor and owner >= 0
-        return self._strip(line, width, base, self._style("cursor") if here else Style())
+        if index not in self._made:
+            self._made[index] = tuple(line)
+        mark = self._style("cursor") if owner == self.cursor and owner >= 0 else Style()
+        return self._strip(self._made[index], width, base, mark)
 
-    def _strip(self, line: Iterable[Part], width: int, base: Style, mark: Style) -> Strip:
+    def _strip(self, line: Line, width: int, base: Style, mark: Style) -> Strip:
         segments, room = list[Segment](), width
         for text, name in line:
             style = base + self._style(name) if name and not mark.reverse else base
@@ -250,6 +268,11 @@ def fit(text: str, width: int) -> str:
     if size <= width:
         return text + " " * (width - size)
     return set_cell_size(text, max(0, width - 1)) + "…" if width > 0 else ""
+
+
+def text_row(text: str, style: str = "dim", width: int | None = None) -> Row:
+    """A text that the cursor skips, on as many lines as it needs for `width` cells."""
+    return Row("", tuple(((part, style),) for part in (wrap(text, width) if width else [text])))
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -18,7 +18,7 @@ from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel import keys
 from gpu_panel.charts.braille import area
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Line, Row, Rows, cells, fit, wrap
+from gpu_panel.common.rows import Line, Row, Rows, cells, fit, text_row, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource, History
 from gpu_panel.launch.run_line import RunLine, ranks_by_pid
@@ -59,7 +59,7 @@ def build(details: DeviceDetails, width: int) -> list[Row]:
     """Text about the device, then a row for each process, whose key is its pid."""
     device = details.device
     if device is None:
-        return [Row("", ((("No device is selected", "dim"),),))]
+        return [text_row("No device is selected")]
     sample, freedom = details.sample or Sample(device), details.freedom
     if freedom is None:
         state, style = f"? {UNKNOWN}", "dim"

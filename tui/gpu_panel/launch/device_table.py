@@ -17,7 +17,7 @@ from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
 from gpu_panel.charts.braille import area, level
 from gpu_panel.common.palette import HUES
-from gpu_panel.common.rows import Line, Part, Row, cells, fit, wrap
+from gpu_panel.common.rows import Line, Part, Row, cells, fit, text_row, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import SPAN, Machine, clipped
 
@@ -130,7 +130,7 @@ def build(table: DeviceTable, width: int) -> Built:
     """The table, `width` cells wide."""
     here, *others = table.machines
     if here.inventory is None:
-        return Built(None, [_text("Looking for devices …", "dim", width)])
+        return Built(None, [text_row("Looking for devices …", "dim", width)])
     shown = {m.host: [_shown(table, m, d, (m.snapshot and m.snapshot.of(d.id)) or Sample(d))
                       for d in m.devices] for m in table.machines}
     every = [device for devices in shown.values() for device in devices]
@@ -155,7 +155,7 @@ def build(table: DeviceTable, width: int) -> Built:
             box, (" slurm  ", "strong" * on), (fit(table.slurm, width - 9).rstrip(), "")),)))
         about[row_keys.SLURM] = "how many, nodes and options of sbatch: in the form" if on else \
             "space leaves the devices to Slurm"
-    rows += [_text(text, style, width) for text, style in table.notes]
+    rows += [text_row(text, style, width) for text, style in table.notes]
     return Built(layout.header if layout else None, rows, about)
 
 
@@ -303,20 +303,17 @@ def numbered(device: Device) -> str:
 # --- what stands between and below the devices -------------------------------------------------
 
 
-def _text(text: str, style: str, width: int) -> Row:
-    return Row("", tuple(((part, style),) for part in wrap(text, width)))
-
-
 def _of_own(inventory: Inventory, width: int) -> list[Row]:
     rows: list[Row] = []
     if not inventory.devices:
-        rows.append(_text("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn", width))
+        rows.append(text_row("No devices. Is the NVIDIA driver loaded (nvidia-smi)?", "warn",
+                             width))
     if inventory.problem:
-        rows.append(_text("! " + clean(inventory.problem), "warn", width))
+        rows.append(text_row("! " + clean(inventory.problem), "warn", width))
     if inventory.inherited_visible is not None:
-        rows.append(_text(f"{inventory.visible_variable} was set when the panel started: "
-                          f"\"{clean(inventory.inherited_visible)}\". Only those GPUs are "
-                          "offered; 3→0 means that GPU 3 is the first of them", "dim", width))
+        rows.append(text_row(f"{inventory.visible_variable} was set when the panel started: "
+                             f"\"{clean(inventory.inherited_visible)}\". Only those GPUs are "
+                             "offered; 3→0 means that GPU 3 is the first of them", "dim", width))
     return rows
 
 

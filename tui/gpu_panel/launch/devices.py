@@ -111,7 +111,7 @@ w notifies you when the device under the cursor is free, W when any is."""
 
     def show_runs(self, runs: Sequence[RunLine]) -> None:
         """Take the runs whose ranks are to be named with their devices from now on."""
-        self._runs = tuple(runs)
+        self._runs = tuple(run for run in runs if run.devices)
 
     @property
     def hues(self) -> Mapping[str, str]:

@@ -78,29 +78,36 @@ class RunsFeed:
         self._folder_stamp: int | None = None
         self._listed_at = 0.0
         self._known: dict[str, _Known] = {}
+        self._told: object = None
+        """What the last refresh has found, in no order."""
+        self._found: tuple[RunLine, ...] = ()
         self._line: dict[str, Entry] = {}
         self._ensured: float | None = None
         """When it was last seen to that somebody starts them, monotonic seconds."""
         self.news: str | None = None
         """What the person should be told once; whoever tells it sets it to None."""
 
-    def refresh(self) -> tuple[list[RunLine], int]:
+    def refresh(self) -> tuple[tuple[RunLine, ...], int]:
         """Every run listed so far, live ones first, then those in the queue in its order, then the
-        newest; and the number of runs that are still to be listed, or whose figures are still to
-        be read."""
+        newest, in the same tuple as before where nothing has changed; and the number of runs that
+        are still to be listed, or whose figures are still to be read."""
         self._list()
         self._read_queued()
         for name in self._due():
             self._read_safely(self._runs[name])
         unlisted = self._read_new()
         unread = self._read_figures(0.0 if unlisted else SPELL)
-        found = [one.line for one in self._known.values() if not one.line.waits]
-        found.sort(key=lambda line: (not line.live, -line.created))
-        self._order = [line.id for line in found]
-        waiting = self._waiting()
-        queue = [waiting[name].line for name in self._line if name in waiting]
-        live = sum(line.live for line in found)
-        return [*found[:live], *queue, *found[live:]], unlisted + unread
+        told = [one.line for one in self._known.values()], self._line
+        if told != self._told:  # mostly these are the very same objects, which is seen at once
+            self._told = told
+            found = sorted((line for line in told[0] if not line.waits),
+                           key=lambda line: (not line.live, -line.created))
+            self._order = [line.id for line in found]
+            waiting = self._waiting()
+            queue = [waiting[name].line for name in self._line if name in waiting]
+            live = sum(line.live for line in found)
+            self._found = (*found[:live], *queue, *found[live:])
+        return self._found, unlisted + unread
 
     def relist(self) -> None:
         """List the folder again at the next refresh, and check every run for changes: a resume
@@ -189,13 +196,11 @@ class RunsFeed:
                 errors.record(err)
                 known.line = _broken(known.line.run, err)
 
+        unread = {name: one for name, one in self._known.items() if not one.line.read
+                  and one.reading is None and one.summary is not None and not one.line.waits}
         # Those on the screen first.
-        ended = (self._known.get(name)
-                 for name in dict.fromkeys((*self.first, *self._order, *self._known)))
-        return _for_a_while(
-            [one for one in ended if one is not None and one.reading is None
-             and one.summary is not None and not one.line.waits and not one.line.read],
-            seconds, read)
+        order = dict.fromkeys((*self.first, *self._order, *unread)) if unread else ()
+        return _for_a_while([unread[name] for name in order if name in unread], seconds, read)
 
     def _read_safely(self, run: Run) -> None:
         """Look at a run. If that fails for any reason, show it as unreadable, so that one bad run

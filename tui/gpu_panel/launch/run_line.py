@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpu_engine.common import units
+from gpu_engine.common import table, units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.table import GAP, Column, finite
 from gpu_engine.runs.query import Asked
 from gpu_engine.spec import modes
 from gpu_panel.charts.braille import sparkline
-from gpu_panel.common.rows import Line, Part, Row, cells, fit
+from gpu_panel.common.rows import Line, Made, Part, Row, cells, fit
+from gpu_panel.common.table import head
+from gpu_panel.common.table import line as table_line
 from gpu_panel.run.states import glyph, tone
 
 if TYPE_CHECKING:
@@ -130,37 +132,6 @@ _HEAD, _WIDEST = 16, 24
 Value = float | str | tuple[bool, float, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    cell: Callable[[RunLine, int], str]
-    """A run's text in so many cells."""
-    order: Callable[[RunLine], Value | None] | None = None
-    head: str = ""
-    """If that is not its name."""
-    falls: bool = False
-    """Whether the greatest comes first, unless the order is turned round."""
-    width: int = 0
-    """In cells; 0: as wide as its longest text, up to `most`."""
-    most: int = 0
-    right: bool = False
-    tone: str = ""
-
-    @property
-    def title(self) -> str:
-        return self.head or self.name
-
-    def part(self, line: RunLine, width: int) -> Part:
-        """A run's cell of exactly `width` cells."""
-        text = self.cell(line, width)
-        style = self.tone
-        if self.name == "state":
-            style = "warn" if line.state == "completed" and line.warnings else tone(line.state)
-        if self.right and (gap := width - cells(text)) > 0:
-            return " " * gap + text, style
-        return fit(text, width), style
-
-
 def mode_text(line: RunLine) -> str:
     """ "DDP×4"; "" if its plan can't be read."""
     mode = modes.find(line.mode)
@@ -183,53 +154,67 @@ def _steps(line: RunLine, width: int) -> str:
     return text if len(text) <= width else f"{line.step:,}/{total}"
 
 
-def _finite(value: float | None) -> float | None:
-    """None for a value that can't be put in an order."""
-    return value if value is not None and value - value == 0 else None
-
-
-def _text(name: str, of: Callable[[RunLine], str], most: int, tone: str = "") -> Column:
+def _words(name: str, of: Callable[[RunLine], str], most: int, style: str = "",
+           *gives: tuple[int, int]) -> Column[RunLine]:
     """A column of words, which sort as such."""
-    return Column(name, lambda r, w: clean(of(r)), lambda r: of(r).lower() or None, most=most,
-                  tone=tone)
+    return Column(name, name, lambda r: clean(of(r)), lambda r: style, width=len(name) + 1,
+                  most=most, gives=gives, order=lambda r: of(r).lower() or None)
 
 
-COLUMNS: dict[str, Column] = {c.name: c for c in (
-    Column("state", lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
-           lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES), width=12),
-    _text("run", lambda r: r.id, 24, "strong"),
-    _text("name", lambda r: r.name, 22),
-    _text("preset", lambda r: r.preset, 22),
-    _text("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30),
-    _text("mode", mode_text, 14, "dim"),
-    _text("tags", lambda r: " ".join(r.tags), 20, "accent"),
-    _text("verdict", lambda r: r.verdict or "", 7, "strong"),
-    Column("step", _steps, lambda r: r.step, falls=True, width=20, right=True),
-    Column("loss", lambda r, w: units.loss(r.loss) if r.loss is not None else
-           _WAITS * (not r.read), lambda r: _finite(r.loss), width=8, right=True),
-    Column("curve", lambda r, w: sparkline(r.history, w), width=10, tone="accent"),
-    Column("speed", lambda r, w: "" if r.samples_per_s is None and r.steps_per_s is None else
-           units.pace_cell(r.samples_per_s, r.steps_per_s), lambda r: _finite(r.samples_per_s),
-           "examples/s", falls=True, width=12, right=True),
-    Column("time", lambda r, w: units.clock(r.seconds) if r.seconds is not None else "",
-           lambda r: r.seconds, "took", falls=True, width=10, right=True),
-    Column("begun", lambda r, w: units.ago(time.time() - r.created) if r.created else "",
-           lambda r: r.created, falls=True, width=12),
-    _text("note", lambda r: r.note.partition("\n")[0], 40, "dim"),
+def _figure(name: str, title: str, width: int, of: Callable[[RunLine], str],
+            order: Callable[[RunLine], Value | None], *gives: tuple[int, int],
+            **more: Any) -> Column[RunLine]:
+    return Column(name, title, of, width=width, most=0, gives=gives, order=order, **{
+        "falls": True, "right": True, **more})
+
+
+def _state(line: RunLine) -> str:
+    return "warn" if line.state == "completed" and line.warnings else tone(line.state)
+
+
+# Where there is too little room, the least important gets narrower or goes first.
+COLUMNS: dict[str, Column[RunLine]] = {c.name: c for c in (
+    Column("state", "state", lambda r: f"{glyph(r.state)} {r.state}", _state, width=12, most=0,
+           within=lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
+           order=lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES),
+           gives=((14, 2),)),
+    _words("run", lambda r: r.id, 24, "strong"),
+    _words("name", lambda r: r.name, 22, "", (10, 14), (16, 10)),
+    _words("preset", lambda r: r.preset, 22, "", (11, 0)),
+    _words("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30, "",
+           (2, 14), (7, 0)),
+    _words("mode", mode_text, 14, "dim", (15, 0)),
+    _words("tags", lambda r: " ".join(r.tags), 20, "accent", (5, 8), (13, 0)),
+    _words("verdict", lambda r: r.verdict or "", 7, "strong", (19, 0)),
+    _figure("step", "step", 20, lambda r: _steps(r, 20), lambda r: r.step, (3, 14), (8, 5), (20, 0),
+            within=_steps),
+    _figure("loss", "loss", 8, lambda r: units.loss(r.loss) if r.loss is not None else
+            _WAITS * (not r.read), lambda r: finite(r.loss), (21, 0), falls=False),
+    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((18, 0),),
+           within=lambda r, w: sparkline(r.history, w)),
+    _figure("speed", "examples/s", 12, lambda r: "" if r.samples_per_s is None
+            and r.steps_per_s is None else units.pace_cell(r.samples_per_s, r.steps_per_s),
+            lambda r: finite(r.samples_per_s), (4, 0)),
+    _figure("time", "took", 10, lambda r: units.clock(r.seconds) if r.seconds is not None else "",
+            lambda r: r.seconds, (9, 0)),
+    _figure("begun", "begun", 12, lambda r: units.ago(time.time() - r.created) if r.created else "",
+            lambda r: r.created, (0, 0), right=False),
+    _words("note", lambda r: r.note.partition("\n")[0], 40, "dim", (1, 20), (6, 0)),
 )}
 
 
 @cache
-def find(name: str) -> Column | None:
+def find(name: str) -> Column[RunLine] | None:
     """The column of this name; None: there can be none."""
     from gpu_engine.spec import schema  # after the panel's first frame
 
     if name in COLUMNS or "." not in name or not schema.is_key(name):
         return COLUMNS.get(name)
     head = clean(name.removeprefix("task.params.").removeprefix("run.env."))
-    return Column(name, lambda r, w: clean(r.settings.get(name, ""), _WIDEST),
-                  lambda r: in_a_key(r.settings.get(name)), fit(head, _HEAD).rstrip(),
-                  most=_WIDEST)
+    head = fit(head, _HEAD).rstrip()
+    return Column(name, head, lambda r: clean(r.settings.get(name, ""), _WIDEST),
+                  width=cells(head) + 1, most=_WIDEST, gives=((12, 8), (17, 0)),
+                  order=lambda r: in_a_key(r.settings.get(name)))
 
 
 def in_a_key(text: str | None) -> Value | None:
@@ -252,14 +237,7 @@ def these(names: Sequence[str]) -> tuple[Column, ...]:
 DEFAULT = ("state", "run", "name", "mode", "tags", "verdict", "step", "loss", "curve", "speed",
            "time")
 
-_OTHERS = "*"
-"""Stands for every column that is none of `COLUMNS`, the last one first."""
-_SHRINK = (("begun", 0), ("note", 20), ("task", 14), ("step", 14), ("speed", 0), ("tags", 8),
-           ("note", 0), ("task", 0), ("step", 5), ("time", 0), ("name", 14), ("preset", 0),
-           (_OTHERS, 8), ("tags", 0), ("state", 2), ("mode", 0), ("name", 10), (_OTHERS, 0),
-           ("curve", 0), ("verdict", 0), ("step", 0), ("loss", 0))
-"""How the columns get narrower or go, the least important first, until all fit."""
-GAP = MARK_WIDTH = 2
+MARK_WIDTH = 2
 _LONGEST_CURVE = 40
 _END = 14
 """The cells that are kept for how a run ended."""
@@ -269,60 +247,41 @@ _END = 14
 class Layout:
     """The columns that are shown and their widths in cells."""
 
-    columns: tuple[tuple[Column, int], ...]
+    columns: tuple[Column[RunLine], ...]
+    sizes: Mapping[str, int]
     marks: bool
     room: int
     """The cells that are left for how a run ended."""
-    hues: Mapping[str, str]
-    """The styles of live runs' curves, by their ids."""
 
 
 def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
            marks: bool = False, hues: Mapping[str, str] = MappingProxyType({})) -> Layout:
-    """The columns `chosen` as they fit into `width` cells. One that would be empty is left out."""
-    known = {column.name: column for column in these(chosen)}
-    sizes: dict[str, int] = {}
-    for name, column in known.items():
-        size = column.width or min(column.most, _longest(column, lines))
-        if size:
-            sizes[name] = max(size, len(column.title) + 1)
-    room = width - _END - (MARK_WIDTH if marks else 0)
-    others = [name for name in reversed(known) if name not in COLUMNS]
-    for name, size in ((name, size) for shrunk, size in _SHRINK
-                       for name in (others if shrunk == _OTHERS else (shrunk,))):
-        if sum(size + GAP for size in sizes.values()) <= room:
-            break
-        if name in sizes:
-            sizes[name] = min(sizes[name], size)
-            if not size:
-                del sizes[name]
-    if "curve" in sizes:  # it takes half of what is left, why a run failed the other half
-        spare = room - sum(size + GAP for size in sizes.values())
-        sizes["curve"] += min(max(spare // 2, 0), _LONGEST_CURVE - sizes["curve"])
-    found = tuple((known[name], size) for name, size in sizes.items())
-    return Layout(found, marks, room + _END - sum(size + GAP for size in sizes.values()), hues)
-
-
-def _longest(column: Column, lines: Collection[RunLine]) -> int:
-    if column.name == "run":
-        return max((len(line.id) for line in lines), default=0)
+    """The columns `chosen` as they fit into `width` cells. One that would be empty is left out.
+    `hues`: the styles of live runs' curves, by their ids, as they are when one is drawn."""
+    columns = tuple(column if column.name != "curve" else replace(
+        column, style=lambda r: hues.get(r.id, "accent" if r.live else "dim"))
+        for column in these(chosen))
+    keys = [column.name for column in columns if column.name not in COLUMNS]
     # Most of a thousand runs have the same few names.
-    lines = lines if column.name not in COLUMNS else {
-        (line.name, line.preset, line.task, line.tags, line.note, line.mode, line.world): line
-        for line in lines}.values()
-    return max((cells(column.cell(line, 99)) for line in lines), default=0)
+    distinct = {(len(line.id), line.name, line.preset, line.task, line.tags, line.note, line.mode,
+                 line.world, line.verdict, *map(line.settings.get, keys)): line for line in lines}
+    room = width - _END - (MARK_WIDTH if marks else 0)
+    found = table.fit(columns, distinct.values(), room, cells)
+    spare = room - sum(size + GAP for size in found.values())
+    if "curve" in found:  # it takes half of what is left, why a run failed the other half
+        more = min(max(spare // 2, 0), _LONGEST_CURVE - found["curve"])
+        found["curve"] += more
+        spare -= more
+    return Layout(columns, found, marks, spare + _END)
 
 
 def in_order(lines: Sequence[RunLine], by: str | None, turned: bool) -> list[RunLine]:
     """The runs sorted by a column, those without a value last; by None as they are: live ones
     first, then the newest. `turned`: the other way round."""
     column = find(by) if by is not None else None
-    if column is None or (order := column.order) is None:
+    if column is None or column.order is None:
         return list(reversed(lines)) if turned else list(lines)
-    known = [(value, line) for line in lines if (value := order(line)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=column.falls is not turned)  # type: ignore[arg-type, return-value]
-    there = {line.id for _, line in known}
-    return [*(line for _, line in known), *(line for line in lines if line.id not in there)]
+    return table.in_order(lines, column, turned=turned)
 
 
 # --- a run as a row ----------------------------------------------------------------------------
@@ -331,39 +290,19 @@ MARK = "▣"
 _BELOW = "  └ "
 
 
-class RunText:
-    """A line of text that is made when it is first drawn: of a thousand runs only a screenful
-    is."""
-
-    def __init__(self, line: RunLine, layout: Layout, marked: bool, below: bool) -> None:
-        """As of `run_line`."""
-        self._of = line, layout, marked, below
-
-    @cached_property
-    def _parts(self) -> Line:
-        return run_line(*self._of)
-
-    def __iter__(self) -> Iterator[Part]:
-        return iter(self._parts)
-
-
 def run_row(line: RunLine, layout: Layout, marked: bool = False) -> Row:
     """The row of a run: one line, and a second one if there is no room for why it failed, waits or
     stands still."""
     words = remarks(line)
     long = bool(words) and _length(joined([*words, *_ago(line)])) > layout.room
-    first = RunText(line, layout, marked, long)
+    first = Made(partial(run_line, line, layout, marked, long))
     return Row(line.id, (first, ((_BELOW, "dim"), *joined(words))) if long else (first,))
 
 
 def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = False) -> Line:
     """A run on one line. `below`: what is said of it stands in a line of its own."""
     parts: list[Part] = [(MARK + " " if marked else "  ", "accent")] if layout.marks else []
-    for column, width in layout.columns:
-        text, style = column.part(line, width)
-        if column.name == "curve":
-            style = layout.hues.get(line.id, "accent" if line.live else "dim")
-        parts.append((text + " " * GAP, style))
+    parts += table_line(layout.columns, layout.sizes, line, behind=GAP)
     words = joined([] if below else remarks(line))
     when = [(f"{units.clock(line.seconds_left)} left", "")] \
         if line.live and not words and line.seconds_left is not None else _ago(line)
@@ -373,12 +312,8 @@ def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = 
 
 def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
     """The heads of the columns; the one that the runs are sorted by has an arrow."""
-    text = "  " if layout.marks else ""
-    for column, width in layout.columns:
-        down = column.falls is not turned
-        head = column.title + (("▼" if down else "▲") if column.name == by else "")
-        text += (head.rjust(width) if column.right else head.ljust(width))[:width] + " " * GAP
-    return ((text, "dim"),)
+    marks = " " * MARK_WIDTH * layout.marks
+    return ((marks + head(layout.columns, layout.sizes, by, turned) + " " * GAP, "dim"),)
 
 
 def remarks(line: RunLine) -> list[Part]:
@@ -418,14 +353,11 @@ def _length(line: Iterable[Part]) -> int:
     return sum(cells(text) for text, _ in line)
 
 
-def text_row(text: str) -> Row:
-    """A row of text that the cursor skips."""
-    return Row("", (((text, "dim"),),))
-
-
 # --- a sweep as a row --------------------------------------------------------------------------
 
 _LONGEST = 22
+_KINDS = {"running": "accent", "failed": "bad"}
+"""The styles of how many of its runs do what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,39 +400,33 @@ def fold(lines: Sequence[RunLine], unfolded: Collection[str]) -> list[RunLine | 
 
 def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool) -> Row:
     """The row of a sweep. `matching`: whether only the runs that match a filter are listed."""
+    from gpu_engine.sweep.table import DONE, assigned, count  # only where there are sweeps
+
     parts: list[Part] = []
     if layout.marks:
         every = all(one.id in marked for one in line.members)
         parts.append((MARK + " " if every else "  ", "accent"))
     sign = "▾" if line.unfolded else "▸"
     head = f"{sign} sweep"
-    if layout.columns and layout.columns[0][0].name == "state":
-        wide = layout.columns[0][1]
+    if layout.columns and layout.columns[0].name == "state":
+        wide = layout.sizes["state"]
         head = fit(head if wide >= cells(head) else sign, wide)
     parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
               (clean(line.first.name, _LONGEST) + " " * GAP, "")]
     # How far it is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)".
-    counts = Counter(one.state for one in line.members)
-    bad = counts["failed"] + counts["lost"]
-    running = sum(counts[state] for state in ("running", "starting", "stopping"))
+    counts = count(one.state for one in line.members)
+    done = counts.pop(DONE, 0)
     if matching and len(line.members) < line.first.of:
         match = "matches" if len(line.members) == 1 else "match"
         said: list[Part] = [(f"{len(line.members)} of its {line.first.of} runs {match}", "")]
     else:
-        said = [(f"{counts['completed']} of {line.first.of} done", "")]
-    said += [(f"{running} running", "accent")] if running else []
-    said += [(f"{counts['queued']} waiting", "dim")] if counts["queued"] else []
-    said += [(f"{bad} failed", "bad")] if bad else []
-    said += [(f"{counts['stopped']} stopped", "dim")] if counts["stopped"] else []
-    done = [(one.best * (-1 if one.by.largest else 1), one.by.name, one) for one in line.members
+        said = [(f"{done} of {line.first.of} done", "")]
+    said += [(f"{many} {kind}", _KINDS.get(kind, "dim")) for kind, many in counts.items()]
+    known = [(one.best * (-1 if one.by.largest else 1), one.by.name, one) for one in line.members
             if one.best is not None and one.by is not None and one.state == "completed"]
-    if done:
-        _, name, best = min(done, key=lambda each: each[:2])
+    if known:
+        _, name, best = min(known, key=lambda each: each[:2])
         said += [(f"best {clean(name, 20)} {units.loss(best.best)}", "good")]
         if best.sweep is not None and best.sweep.values:
-            from gpu_engine.sweep.table import short  # only where there are sweeps
-
-            keys = short(list(best.sweep.values))
-            values = zip(keys, best.sweep.values.values(), strict=True)
-            said += [(" ".join(f"{k}={clean(v, 16)}" for k, v in values), "dim")]
+            said.append((assigned(best.sweep.values), "dim"))
     return Row(line.id, ((*parts, *joined(said)),))

@@ -4,8 +4,10 @@ done with them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events, work
@@ -13,6 +15,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Input
 
+from gpu_engine.common.errors import UserError
 from gpu_engine.runs import query
 from gpu_panel import keys, readonly, theme
 from gpu_panel.commands import same
@@ -20,7 +23,7 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import AskLine
 from gpu_panel.common.errors import guard, guarded
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.common.rows import Line, Row, Rows, text_row
 from gpu_panel.launch import run_line
 from gpu_panel.launch.run_line import (
     COLUMNS,
@@ -143,7 +146,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self.marked: set[str] = set()
         self.wanted = query.parse("")
         self.columns: tuple[str, ...] = DEFAULT
-        self.hues: Mapping[str, str] = {}
+        self.hues: dict[str, str] = {}
         """The styles of live runs, by their ids: those that they have among the devices."""
         self.order: str | None = None
         """The column that the runs are sorted by; None: live ones first, then the queue, then the
@@ -152,8 +155,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._choices_read = False
         self._shown: list[RunLine] = []
         """The runs that match, sorted."""
-        self._entries: list[RunLine | SweepLine] = []
-        """The same with each sweep as one line, as they are drawn."""
+        self._entries: dict[str, RunLine | SweepLine] = {}
+        """The same with each sweep as one line, as they are drawn, by their ids."""
         self.unfolded: set[str] = set()
         self._feed: RunsFeed | None = None
         self._field: FilterInput | None = None
@@ -184,10 +187,11 @@ them, and c compares them. Esc clears the marks, then the filter."""
     @work(exit_on_error=False, group="runs")
     async def _read(self) -> None:
         top = round(self.scroll_y)
-        in_sight = tuple(line.id for entry in self._entries[top:top + self.size.height] for line in
-                         (entry.members if isinstance(entry, SweepLine) else (entry,)))
+        in_sight = tuple(line.id for entry in islice(
+            self._entries.values(), top, top + self.size.height) for line in
+            (entry.members if isinstance(entry, SweepLine) else (entry,)))
 
-        def refreshed() -> tuple[RunsFeed, tuple[list[RunLine], int]]:
+        def refreshed() -> tuple[RunsFeed, tuple[tuple[RunLine, ...], int]]:
             from gpu_panel.launch.run_feed import RunsFeed  # after the first frame
 
             feed = self._feed or RunsFeed()
@@ -209,7 +213,11 @@ them, and c compares them. Esc clears the marks, then the filter."""
             self._reading = False
 
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
-        """Show these runs. `unread`: the number of those that are not read yet."""
+        """Show these runs; of the very same ones only the ages. `unread`: the number of those that
+        are not read yet."""
+        if found is self.lines and unread == self._unread:
+            self.age()
+            return
         self.lines, self._unread = tuple(found), unread
         self.waiting = sum(line.state == "queued" for line in found)
         self.live = sum(line.live for line in found) - self.waiting
@@ -225,7 +233,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
         if self.wanted:
             found = [line for line in found if self.wanted.matches(line.asked)]
         self._shown = in_order(found, self.order, self.turned)
-        self._entries = run_line.fold(self._shown, self.unfolded)
+        self._entries = {one.id: one for one in run_line.fold(self._shown, self.unfolded)}
         self._entitle()
         self.repaint()
         if self._new is not None:
@@ -244,7 +252,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self.poll_now()
 
     def _go_to(self, run: str) -> None:
-        key = next((entry.id for entry in self._entries if entry.id == run or (
+        key = next((name for name, entry in self._entries.items() if name == run or (
             isinstance(entry, SweepLine) and any(one.id == run for one in entry.members))), None)
         if key in self.keys:
             self.cursor, self._new = self.keys.index(key), None
@@ -280,18 +288,18 @@ them, and c compares them. Esc clears the marks, then the filter."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.lines is None:
-            return None, [run_line.text_row("Looking for runs …")]
+            return None, [text_row("Looking for runs …")]
         if not self.lines:
-            return None, [run_line.text_row("No runs yet. ctrl+l launches one.")]
+            return None, [text_row("No runs yet. ctrl+l launches one.")]
         self._layout = columns = layout(
             self.lines, width, self.columns, marks=bool(self.marked), hues=self.hues)
         rows = [run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
                 if isinstance(entry, SweepLine)
                 else run_line.run_row(entry, columns, entry.id in self.marked)
-                for entry in self._entries]
+                for entry in self._entries.values()]
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
-            rows.append(run_line.text_row(f"No run matches{doubt}. Esc shows all runs."))
+            rows.append(text_row(f"No run matches{doubt}. Esc shows all runs."))
         return run_line.head_line(columns, self.order, self.turned), rows
 
     # --- filter, order, columns ----------------------------------------------------------------
@@ -318,7 +326,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._arrange()
 
     def action_order(self) -> None:
-        shown = [c.name for c, _ in self._layout.columns if c.order] if self._layout else []
+        shown = [c.name for c in self._layout.columns
+                 if c.order and c.name in self._layout.sizes] if self._layout else []
         known = [None, *shown]
         at = known.index(self.order) if self.order in known else -1
         self._sort_by(known[(at + 1) % len(known)])
@@ -409,14 +418,13 @@ them, and c compares them. Esc clears the marks, then the filter."""
 
     @property
     def line_at_cursor(self) -> RunLine | None:
-        key = self.key_at_cursor
-        return next((line for line in self._shown if line.id == key), None)
+        entry = self._entries.get(self.key_at_cursor or "")
+        return entry if not isinstance(entry, SweepLine) else None
 
     @property
     def sweep_at_cursor(self) -> SweepLine | None:
-        key = self.key_at_cursor
-        return next((one for one in self._entries if isinstance(one, SweepLine) and one.id == key),
-                    None)
+        entry = self._entries.get(self.key_at_cursor or "")
+        return entry if isinstance(entry, SweepLine) else None
 
     @property
     def targets(self) -> list[RunLine]:
@@ -436,12 +444,14 @@ them, and c compares them. Esc clears the marks, then the filter."""
     @work(exit_on_error=False, group="look")
     async def _look(self) -> None:
         """Have the run folders say how they are where they are, without waiting for that elsewhere.
-        Also while another screen is shown, which reads those folders."""
-        if not self._asking and not readonly.on:
+        Also while another screen is shown, which reads those folders. One that has ended may still
+        lack what a host has of it, which is a warning."""
+        runs = [line.run for line in self.lines or () if line.live or line.warnings]
+        if runs and not self._asking and not readonly.on:
             self._asking = True
             try:
                 with guard(self.app):
-                    await in_thread(_look_at_all)
+                    await in_thread(lambda: _look_at(runs))
             finally:
                 self._asking = False
 
@@ -489,8 +499,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
 
     def _mark(self, key: str) -> None:
         """Mark the run of this row, or all runs of the sweep; if they are, take the marks away."""
-        ids = next(({one.id for one in entry.members} for entry in self._entries
-                    if isinstance(entry, SweepLine) and entry.id == key), {key})
+        entry = self._entries.get(key)
+        ids = {one.id for one in entry.members} if isinstance(entry, SweepLine) else {key}
         self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
         self._arrange()
 
@@ -653,7 +663,14 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self.poll_now()
 
 
-def _look_at_all() -> None:
+def _look_at(runs: Sequence[Run]) -> None:
     from gpu_engine.places import verbs  # after the first frame
+    from gpu_engine.slurm import watch
 
-    verbs.look_at_all()
+    jobs = {run.id for run in runs if verbs.on_slurm(run)}
+    for run in runs:
+        with suppress(UserError):  # the others can be looked at
+            if run.id not in jobs:
+                verbs.look(run)
+    if jobs:
+        watch.refresh()  # which asks once for all

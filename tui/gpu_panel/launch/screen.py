@@ -207,6 +207,8 @@ class LaunchScreen(PaneScreen):
 
     def _poll(self) -> None:
         self.devices.poll()
+        self.runs.hues.clear()
+        self.runs.hues.update(self.devices.hues)
         self.runs.poll()
 
     def _poll_and_paint(self) -> None:
@@ -233,7 +235,6 @@ class LaunchScreen(PaneScreen):
     @on(RunsPane.Read)
     def _runs_read(self, event: RunsPane.Read) -> None:
         self.devices.show_runs(event.runs)
-        self.runs.hues = self.devices.hues
         self.preview.set_class(not event.runs, "-empty")
         marks = [f"●{self.runs.live}"] if self.runs.live else []
         marks += [f"◌{self.runs.waiting}"] if self.runs.waiting else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import inf, isfinite
 from typing import ClassVar
@@ -11,15 +10,17 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.content import Content
 
-from gpu_engine.common import units
+from gpu_engine.common import table, units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.table import GAP, Column
 from gpu_engine.diagnose import steps
 from gpu_engine.diagnose.hangs import is_silent
 from gpu_engine.events.rank_view import RankView
 from gpu_panel import keys
 from gpu_panel.common import palette
 from gpu_panel.common.painting import entitle
-from gpu_panel.common.rows import Line, Part, Row, Rows, fit
+from gpu_panel.common.rows import Line, Part, Row, Rows, cells
+from gpu_panel.common.table import head, line
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures
 from gpu_panel.run.doing import Peers, doing, missing, since_heard, standing_still, why_still
@@ -48,38 +49,43 @@ ORDERS: Mapping[str, Callable[[RankView], float]] = {
 """What `o` goes through; at first by rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its heading, and how soon it is dropped if there is too little room."""
-
-    title: str
-    order: int
-    """Columns with greater numbers are dropped first; those with 0 last."""
-    left: bool = False
-    least: int = 0
-    kind: str = ""
-    """The field of `schema.Devices` that it shows."""
+Texts = Sequence[Part]
+"""What is said of a rank, or of one of its devices, in the order of the columns."""
 
 
-COLUMNS = (
-    Column("rank", 0), Column("where", 3, left=True), Column("doing", 1, left=True, least=9),
-    Column("step", 0, least=5), Column("loss", 0, least=6), Column("per s", 2, least=6),
-    Column("data wait", 7), Column("time", 7, left=True, least=10),
-    Column("util", 6, least=5, kind=devices.UTILIZATION),
-    Column("power", 9, least=5, kind=devices.POWER),
-    Column("temp", 9, least=5, kind=devices.TEMPERATURE),
-    Column("allocated", 4), Column("reserved", 8), Column("peak", 3), Column("host", 6),
-    Column("seen", 5, least=5),
-)
-_DOING, _TIME = 2, 7
+def _column(at: int, title: str, turn: int = 0, *, least: int = 0, left: bool = False,
+            within: Callable[[Texts, int], str | Line] | None = None) -> Column[Texts]:
+    """`turn`: when it gives way; without, it stays to the last, even where nothing is known."""
+    return Column(title, title, lambda row: row[at][0], lambda row: row[at][1], within=within,
+                  width=least, right=not left, stays=not turn,
+                  gives=((turn or 20 + at, 0),))
+
+
+def _bars(row: Texts, width: int) -> str | Line:
+    """A step's parts in colours; without colours they are letters."""
+    text, style = row[_TIME]
+    return tuple(("━" * len(list(run)), _HUES.get(letter, "track"))
+                 for letter, run in groupby(text)) if style == _COLOURED else text
+
+
+_TIME, _COLOURED = 7, "hues"
 _HUES = {letter: f"hue {i}" for i, letter in enumerate(steps.LETTERS.values()) if letter != "·"}
 """The style of each part of a step."""
-_KINDS = tuple(c.kind for c in COLUMNS if c.kind)
-_TEXTS = {devices.UTILIZATION: units.share, devices.POWER: lambda v: f"{v:.0f} W",
-          devices.TEMPERATURE: lambda v: f"{v:.0f} °C"}
+_FIGURES: Mapping[str, Callable[[float], str]] = {
+    devices.UTILIZATION: units.share, devices.POWER: lambda v: f"{v:.0f} W",
+    devices.TEMPERATURE: lambda v: f"{v:.0f} °C"}
+"""The fields of `schema.Devices` that are shown."""
+COLUMNS = (
+    _column(0, "rank"), _column(1, "where", 10, left=True),
+    _column(2, "doing", 13, left=True, least=9), _column(3, "step", least=5),
+    _column(4, "loss", least=6), _column(5, "per s", 12, least=6), _column(6, "data wait", 4),
+    _column(_TIME, "time", 5, left=True, least=10, within=_bars), _column(8, "util", 6, least=5),
+    _column(9, "power", 1, least=5), _column(10, "temp", 2, least=5), _column(11, "allocated", 9),
+    _column(12, "reserved", 3), _column(13, "peak", 11), _column(14, "host", 7),
+    _column(15, "seen", 8, least=5),
+)
 EIGHT = 11
 """Rows of the screen with eight ranks, frame and heads included."""
-GAP = 2
 MARK = "▸ "
 
 
@@ -101,7 +107,7 @@ failed or stalled come first in any order."""
         self.anew()
 
     def anew(self) -> None:
-        self._shows_time, self._heading, self._seen = False, "", set[str]()
+        self._heading, self._seen = "", set[str]()
         self._order = ""
         self.chosen: int | None = None
 
@@ -116,10 +122,10 @@ failed or stalled come first in any order."""
         why = why_still(store, now) if live else None
         late = {*([why.rank] if why is not None and not why.works else []),
                 *(r for r, v in heard_of.items() if live and is_silent(v, now))}
-        table = _Table(store, now, live, unheard, standing)
+        told = _Told(store, now, live, unheard, standing, _COLOURED * self._in_colours)
         failing = {r for r, v in ranks.items()
                    if r in late or v.error is not None or v.outcome == "failed"}
-        self._texts = {rank: table.lines(ranks[rank]) for rank in sorted(
+        self._texts = {rank: told.lines(ranks[rank]) for rank in sorted(
             ranks, key=lambda r: (r not in failing, ORDERS[self._order](ranks[r]), r))}
         awaited = len(missing(store))
         self._heading = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
@@ -162,26 +168,30 @@ failed or stalled come first in any order."""
             self.paint(*self._painted)
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        shown, widths = layout([row for rows in self._texts.values() for row in rows], width)
-        self._shows_time = _TIME in shown and self.is_mounted and not self.app.no_color
-        entitle(self, self._title() if self._shows_time else self._heading, self._order)
-        header = _joined([(c.title, "") for c in COLUMNS], shown, widths, mark="  ")
-        return header, [
-            Row(str(rank), tuple(_joined(row, shown, widths, mark=MARK if rank == self.chosen
-                                         and not n else "  ", bars=self._shows_time)
-                                 for n, row in enumerate(rows)))
+        sizes = layout([row for rows in self._texts.values() for row in rows], width)
+        shows_time = "time" in sizes and self._in_colours
+        entitle(self, self._title() if shows_time else self._heading, self._order)
+        return (("  ", "accent"), (head(COLUMNS, sizes), "")), [
+            Row(str(rank), tuple(((MARK if rank == self.chosen and not n else "  ", "accent"),
+                                  *line(COLUMNS, sizes, row)) for n, row in enumerate(rows)))
             for rank, rows in self._texts.items()]
 
+    @property
+    def _in_colours(self) -> bool:
+        return self.is_mounted and not self.app.no_color
 
-class _Table:
+
+class _Told:
     """The texts of ranks, as known at one moment."""
 
     def __init__(self, store: RunStore, now: float, live: bool, unheard: Collection[int],
-                 still: Collection[int]) -> None:
+                 still: Collection[int], bars: str) -> None:
+        """`bars`: the style of what a step's time goes into."""
         self._peers = Peers.of(store.ranks)
         self._where, self._keys = where_of(store), devices.keys_of(store.plan)
         self._devices = store.devices if live else DeviceFigures()
         self._now, self._live, self._unheard, self._still = now, live, unheard, still
+        self._bars = bars
 
     def lines(self, view: RankView) -> list[list[Part]]:
         """The texts of a rank: one line, and one more for each further device."""
@@ -195,8 +205,8 @@ class _Table:
         rows: list[list[Part]] = []
         for i in range(max(len(where), len(view.gpu_allocated), 1)):
             figures = self._devices.now(keys[i], now) if i < len(keys) else {}
-            of_device = [(_TEXTS[kind](figures[kind]) if kind in figures else units.UNKNOWN, "")
-                         for kind in _KINDS]
+            of_device = [(text(figures[kind]) if kind in figures else units.UNKNOWN, "")
+                         for kind, text in _FIGURES.items()]
             memory = [(units.gib(values[i] if i < len(values) else None), "")
                       for values in (view.gpu_allocated, view.gpu_reserved, view.gpu_peak)]
             place = where[i] if i < len(where) else units.UNKNOWN
@@ -211,7 +221,7 @@ class _Table:
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
                 (pace.removesuffix("/s"), ""),
                 (units.share(None if still else view.data_wait), ""),
-                (steps.bar(view) if view.spans else "", "dim" if still else ""), *of_device,
+                (steps.bar(view) if view.spans else "", self._bars or "dim" * still), *of_device,
                 *memory, (units.gib(view.rss), ""),
                 (since_heard(view, now) if live else units.UNKNOWN,
                  "bad" if live and is_silent(view, now) else "dim"),
@@ -219,42 +229,13 @@ class _Table:
         return rows
 
 
-def _joined(cells: Sequence[Part], shown: list[int], widths: list[int], mark: str, *,
-            bars: bool = False) -> Line:
-    """`bars`: a step's parts are drawn in colours, not as letters."""
-    parts: list[Part] = [(mark, "accent")]
-    for n, i in enumerate(shown):
-        text, style = cells[i]
-        text = fit(text, widths[i])
-        if i == _TIME and bars:
-            gap = " " * (GAP if n < len(shown) - 1 else 0)
-            parts += [*(("━" * len(list(run)), _HUES.get(letter, "track"))
-                        for letter, run in groupby(text.rstrip())),
-                      (" " * (widths[i] - len(text.rstrip())) + gap, "")]
-            continue
-        text = text if COLUMNS[i].left else text.strip().rjust(widths[i])
-        parts.append((text + " " * (GAP if n < len(shown) - 1 else 0), style))
-    return tuple(parts)
-
-
-def layout(rows: Sequence[Sequence[Part]], width: int) -> tuple[list[int], list[int]]:
-    """The columns that fit into `width` cells, and the width of every column. Those of which
-    nothing is known are left out, and then the least important ones."""
-    widths = [max(len(c.title), c.least, *(len(row[i][0]) for row in rows)) if rows
-              else max(len(c.title), c.least) for i, c in enumerate(COLUMNS)]
-    shown = [i for i, c in enumerate(COLUMNS)
-             if not c.order or any(row[i][0] not in ("", units.UNKNOWN) for row in rows)]
-
-    def room() -> int:
-        return len(MARK) + sum(widths[i] for i in shown) + GAP * (len(shown) - 1)
-
-    for last in sorted(shown, key=lambda i: COLUMNS[i].order, reverse=True):
-        if room() <= width or len(shown) == 1:
-            break
-        shown.remove(last)
-    if _DOING in shown:
-        widths[_DOING] += min(max(width - room(), 0), 12)
-    return shown, widths
+def layout(rows: Sequence[Texts], width: int) -> dict[str, int]:
+    """The columns that fit into `width` cells behind the mark, and their cells."""
+    room = width - len(MARK) + GAP
+    sizes = table.fit(COLUMNS, rows, room, cells)
+    if "doing" in sizes:
+        sizes["doing"] += max(min(room - sum(sizes.values()) - GAP * len(sizes), 12), 0)
+    return sizes
 
 
 def where_of(store: RunStore) -> dict[int, list[str]]:

@@ -14,7 +14,7 @@ from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series
 from gpu_engine.runs.digest import By
-from gpu_engine.sweep.table import Point, points, short, summary
+from gpu_engine.sweep.table import Point, assigned, points, short, summary
 from gpu_panel.charts.axes import Axes
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common.background import in_thread
@@ -52,9 +52,7 @@ class SweepCurves(Horizontal):
              ) -> None:
         """Show what is known now. `points`: the lines of the table, the best first."""
         members, values = self.query(CurveView)
-        of = {one.id: " ".join(f"{key}={clean(value, 16)}" for key, value in zip(
-            short(list(point.values)), point.values.values(), strict=True))
-            for point in points for one in point.members}
+        of = {one.id: assigned(point.values) for point in points for one in point.members}
         best = points[0].members[0].id if points and points[0].best.mean is not None else None
         lines = [Curve(i, of.get(one.id, one.id), one.curve.over("step"))
                  for i, one in enumerate(store.runs)]

@@ -26,7 +26,7 @@ from gpu_panel.common.errors import guard
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.picking import pick
-from gpu_panel.common.rows import Line, Row, Rows
+from gpu_panel.common.rows import Line, Row, Rows, text_row
 from gpu_panel.compare.store import CompareStore
 from gpu_panel.sweep import lines
 from gpu_panel.sweep.curves import SweepCurves
@@ -122,9 +122,9 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         if self.members is None or self.group is None:
-            return None, [Row("", ((("Reading the sweep …", "dim"),),))]
+            return None, [text_row("Reading the sweep …")]
         if not self.members:
-            return None, [Row("", ((("None of its runs exists any more", "dim"),),))]
+            return None, [text_row("None of its runs exists any more")]
         head, rows = lines.build(self._points, self.group.keys, self.by, width,
                                  unfolded=self._unfolded)
         return head, [*rows, *lines.below(self._points, self.by, width)]

@@ -202,6 +202,17 @@ def test_a_look_keeps_what_it_has_read_unless_it_may_only_look(monkeypatch):
     assert [line.note for line in RunsFeed().refresh()[0]] == ["good"]
 
 
+def test_while_nothing_changes_it_is_the_very_same_list():
+    older, newer = make(created=1000.0), make()
+    feed = RunsFeed()
+    feed.refresh()
+    found, _ = feed.refresh()
+    assert [line.id for line in found] == [newer.id, older.id]
+    assert feed.refresh()[0] is found
+    notes.change(older.path, lambda now: replace(now, note="good"))
+    assert [line.note for line in feed.refresh()[0]] == ["", "good"]
+
+
 def test_a_run_that_can_not_be_shown_is_logged_once_and_shown_when_it_can(monkeypatch):
     make()
     feed, logged = RunsFeed(), []

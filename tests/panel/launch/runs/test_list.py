@@ -22,7 +22,10 @@ from gpu_engine.runs.notes import Notes
 from gpu_panel.common.dialogs import AskLine, Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_actions as several
+from gpu_panel.launch import run_line as rows_of_runs
+from gpu_panel.launch import runs as runs_pane
 from gpu_panel.launch.run_actions import TagsDialog
+from gpu_panel.launch.run_feed import RunsFeed
 from gpu_panel.launch.run_line import (
     COLUMNS,
     DEFAULT,
@@ -33,7 +36,7 @@ from gpu_panel.launch.run_line import (
     run_line,
     run_row,
 )
-from gpu_panel.launch.runs import FilterInput
+from gpu_panel.launch.runs import FilterInput, RunsPane
 
 from .... import event_lines, powers
 from ....conftest import slots
@@ -217,6 +220,29 @@ LINE = RunLine(Run(Path("3f2a")), "bytes-gpt", "ddp", 2, "running", True, 1.0, s
                seconds_left=252.0, preset="bytes-gpt", tags=("lr",), seconds=99.0)
 
 
+async def test_of_many_runs_only_those_in_sight_are_built_and_only_live_ones_asked_about(
+        monkeypatch):
+    made, asked, real = [], [], rows_of_runs.run_line
+    monkeypatch.setattr(rows_of_runs, "run_line",
+                        lambda line, *more: made.append(line.id) or real(line, *more))
+    monkeypatch.setattr(runs_pane, "_look_at", lambda runs: asked.extend(r.id for r in runs))
+    monkeypatch.setattr(runs_pane, "_LOOK", 0.05)
+    many = tuple(replace(LINE, run=Run(Path(f"r{i}")), live=i == 0, ended=1.0,
+                         state="completed" if i else "running") for i in range(3000))
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: (many, 0))
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        table = await at_the_runs(pilot, screen, 3000)
+        await until(pilot, lambda: "r5" in made and asked)
+        assert set(made) <= {f"r{i}" for i in range(table.size.height)}
+        assert set(asked) == {"r0"}
+        monkeypatch.setattr(RunsPane, "build", lambda *_: pytest.fail("builds all anew"))
+        made.clear()
+        table.show(many)  # as they were: only their ages are drawn again
+        await until(pilot, lambda: "r5" in made)
+        await pilot.press("end")
+        await until(pilot, lambda: "r2999" in made)
+
+
 def test_in_the_column_of_a_key_numbers_come_before_texts_and_no_number_last():
     lines = [replace(LINE, name=text, settings={"train.lr": text} if text else {})
              for text in ("", "nan", "auto", "10", "1e-3", "2.0")]
@@ -233,7 +259,7 @@ def test_columns_fit_and_end_stays_legible(width, chosen):
     lines = [LINE, replace(LINE, note="n" * 60, task="a.module:" + "T" * 40, name="n" * 50,
                            settings={"train.lr": "0.1", "task.command": "w" * 200})]
     columns = layout(lines, width, chosen, marks=True)
-    used = sum(w + 2 for _, w in columns.columns) + 2
+    used = sum(w + 2 for w in columns.sizes.values()) + 2
     assert used + columns.room == width
     assert columns.room >= 14
     for line in lines:
