@@ -19,7 +19,7 @@ from gpu_engine.remote.reach.hosts import Host
 
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
-    from gpu_engine.remote.run.survey import Checkup
+    from gpu_engine.remote.run.nodes import Checkup
 
 
 @click.group(invoke_without_command=True)
@@ -92,14 +92,14 @@ def remove(name: tuple[str, ...]) -> None:
 def check(name: tuple[str, ...], as_json: bool) -> None:
     """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
     with 1 where one can't be."""
-    from gpu_engine.remote.run import survey
+    from gpu_engine.remote.run import nodes
 
     asked = [hosts.find(one) for one in name] if name else list(hosts.read().values())
     if not asked:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
     found: dict[str, Checkup] = {}
     width = max(len(host.name) for host in asked)
-    for one in survey.check(asked):
+    for one in nodes.check(asked):
         found[one.host.name] = one
         for number, line in enumerate(() if as_json else _lines(one)):
             echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
@@ -141,7 +141,7 @@ def setup(name: str, yes: bool, python: str | None) -> None:
     """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
     into hosts.toml. Says what it will do, and asks."""
     from gpu_engine.remote.reach import setup as bringing
-    from gpu_engine.remote.run import survey
+    from gpu_engine.remote.run import nodes
 
     host = hosts.find(name)
     if host.is_local:
@@ -158,7 +158,7 @@ def setup(name: str, yes: bool, python: str | None) -> None:
     bringing.bring(plan)
     host = replace(host, python=None)
     hosts.add(host)
-    found, = survey.check([host])
+    found, = nodes.check([host])
     for line in _lines(found):
         echo(clean(line))
     sys.exit(0 if found.machine is not None else 1)

@@ -161,10 +161,14 @@ def _remove_old() -> None:
     """Delete code that no run here has used for a day, or lately where there is much, and what was
     sent and never finished. A folder with files of a run's own stays, and code that a waiting run
     needs, or one that a person keeps."""
-    used = [folder for _, folder in _users()]
-    needed = _waited_for() | {environment.read(run.path).code for run in all_runs()
-                              if notes.read(run.path).verdict == "keep" or _comes_back(run)}
-    room = _ROOM
+    used, room = [folder for _, folder in _users()], _ROOM
+    waits = (waiting.read(paths.runs_folder() / name)
+             for name in waiting.ids(paths.queue_folder()))
+    needed = {entry.code for entry in waits if entry is not None}
+    for run in all_runs():
+        known = job.read(run.path)  # a job may still start, for the first time or again
+        if notes.read(run.path).verdict == "keep" or (known is not None and not known.over):
+            needed.add(environment.read(run.path).code)
     for place, entries in sorted(_all(), key=lambda one: _age(_list_of(one[0]))):
         room -= sum(entry.size for entry in entries)
         if (room < 0 or _age(_list_of(place)) > KEPT) and not any(_holds(place, u) for u in used) \
@@ -181,19 +185,6 @@ def _users() -> list[tuple[Run, str]]:
     """All that may have been started in code that was sent or kept, and where they were."""
     return [(run, plan.runs_in if (plan := run.plan()) is not None else run.cwd())
             for run in (*all_parts(), *all_runs())]
-
-
-def _comes_back(run: Run) -> bool:
-    """Whether it is a job that may still start, for the first time or again."""
-    known = job.read(run.path)
-    return known is not None and not known.over
-
-
-def _waited_for() -> set[str]:
-    """The names of the code that waiting runs need."""
-    found = (waiting.read(paths.runs_folder() / name)
-             for name in waiting.ids(paths.queue_folder()))
-    return {entry.code for entry in found if entry is not None and entry.code is not None}
 
 
 def _remove(place: Path) -> None:

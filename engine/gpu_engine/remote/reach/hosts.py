@@ -103,11 +103,7 @@ def read() -> dict[str, Host]:
 def find(name: str) -> Host:
     """The host that a person calls `name`: as hosts.toml has it, else what ssh knows by that name,
     or this machine. Raises UserError for what can't be a name, or a hosts.toml that is wrong."""
-    try:
-        check_name(name)
-    except BadName as err:
-        raise UserError(str(err)) from None
-    return read().get(name) or Host(name)
+    return read().get(check_name(name)) or Host(name)
 
 
 def meant_by(entries: Sequence[str]) -> list[Host]:
