@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import Host
 
 if TYPE_CHECKING:
-    from gpu_engine.devices.records import Inventory
     from gpu_engine.remote.run.nodes import Checkup
 
 
@@ -122,14 +120,9 @@ def _lines(one: Checkup) -> list[str]:
             welcome.torch.sentence() if welcome.torch else "no torch",
             *([f"in {welcome.interpreter}"] if welcome.interpreter else []),
             *([f"{units.size(free)} of disk free"] if free is not None else [])]),
-        _devices(there.inventory), *(f"! {problem}" for problem in one.problems)]
-
-
-def _devices(inventory: Inventory) -> str:
-    """"2 × NVIDIA A100-SXM4-80GB · driver 580.159"."""
-    names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
-    said = ", ".join(f"{count} × {name}" for name, count in names.items()) or "no devices"
-    return said + (f" · driver {inventory.driver}" if inventory.driver else "")
+        (there.inventory.named() or "no devices")
+        + (f" · driver {driver}" if (driver := there.inventory.driver) else ""),
+        *(f"! {problem}" for problem in one.problems)]
 
 
 @command.command()

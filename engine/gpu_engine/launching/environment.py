@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +56,8 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
     build = inspection.inspect(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
-                       socket.gethostname(), _named(inventory, used), str(folder), commit, changed)
+                       socket.gethostname(), inventory.named(among=used) or None, str(folder),
+                       commit, changed)
 
 
 def git_state(folder: Path) -> tuple[str | None, int | None]:
@@ -68,10 +68,3 @@ def git_state(folder: Path) -> tuple[str | None, int | None]:
         return None, None
     changed = git(folder, "status", "--porcelain", "--untracked-files=no", timeout=_TIMEOUT)
     return commit.strip(), None if changed is None else len(changed.splitlines())
-
-
-def _named(inventory: Inventory, used: set[str]) -> str | None:
-    """"2 × NVIDIA H200"; slots of the processor are just counted."""
-    counts = Counter("CPU slot" if d.kind == "cpu" else d.name for d in inventory.devices
-                     if d.id in used)
-    return ", ".join(f"{n} × {name}" for name, n in counts.items()) or None

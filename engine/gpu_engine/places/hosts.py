@@ -153,7 +153,7 @@ def _stop_left(run: Run, *, now: bool) -> bool:
             if run.state().live or time.monotonic() > end:
                 return False
             time.sleep(0.05)
-        failed = [answer for answer in at_once(ask, left) if answer is not None]
+        failed = [answer for _, answer in at_once(ask, left) if answer is not None]
         state = run.state()
         if state.state == "stopped":
             still = [p.host for p in parts.read(run.path) if p.to_stop]
@@ -193,7 +193,7 @@ def remove(run: Run, away: dict[str, Unreachable]) -> tuple[list[str], list[str]
         kept = "" if answer.kept is None else f"; {answer.kept}"
         return True, f"{name}: {answer.path} removed, {units.size(answer.freed)} freed{code}{kept}"
 
-    said = [one for one in at_once(there, parts_of(run)) if not isinstance(one, UserError)]
+    said = [one for _, one in at_once(there, parts_of(run)) if not isinstance(one, UserError)]
     return [text for gone, text in said if gone], [text for gone, text in said if not gone]
 
 

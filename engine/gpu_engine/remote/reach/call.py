@@ -336,13 +336,14 @@ def reason(err: UserError) -> str:
     return err.reason if isinstance(err, HostError) else str(err)
 
 
-def at_once(work: Callable[[T], A], items: Sequence[T]) -> list[A | UserError]:
-    """`work` on all items at the same time; what it returns or the UserError that it raises."""
-    def one(item: T) -> A | UserError:
+def at_once(work: Callable[[T], A], items: Sequence[T]) -> list[tuple[T, A | UserError]]:
+    """`work` on all items at the same time: each with what that returns, or the UserError that it
+    raises."""
+    def one(item: T) -> tuple[T, A | UserError]:
         try:
-            return work(item)
+            return item, work(item)
         except UserError as err:
-            return err
+            return item, err
 
     with ThreadPoolExecutor(max(len(items), 1)) as pool:
         return list(pool.map(one, items))

@@ -142,16 +142,21 @@ def _check(host: Host) -> Checkup:
 
 # --- do they fit together? ------------------------------------------------------------------------
 
-def survey(asked: Sequence[tuple[HostDevices, Host, Sequence[str], str | None]]) -> list[Machine]:
-    """Ask all hosts at once who they are, each where the run would start there, and for the code of
-    that name. Raises HostProblem naming every one that can't be reached, with the reason, and all
-    that does not fit together."""
-    found = at_once(lambda one: meet(
-        one[1], one[2], code=one[3],
-        slots=bool(one[0].ids) and all(i.startswith("cpu:") for i in one[0].ids)), asked)
+Asked = tuple[HostDevices, Host, Sequence[str], str | None]
+"""A host, its devices, the folders in which the run may start there, and the name of its code."""
+
+
+def survey(asked: Sequence[Asked]) -> list[Machine]:
+    """Ask all hosts at once who they are. Raises HostProblem naming every one that can't be
+    reached, with the reason, and all that does not fit together."""
+    def one(told: Asked) -> Machine:
+        entry, host, folders, code = told
+        slots = bool(entry.ids) and all(i.startswith("cpu:") for i in entry.ids)
+        return meet(host, folders, slots=slots, code=code)
+
     problems, machines = list[Problem](), list[Machine]()
     met: dict[tuple[str | None, str], HostDevices] = {}
-    for (entry, *_), there in zip(asked, found, strict=True):
+    for (entry, *_), there in at_once(one, asked):
         if isinstance(there, UserError):
             problems.append(Problem(_HOSTS, entry.host, reason(there)))
             continue
@@ -216,7 +221,7 @@ def meeting_point(met: Sequence[Machine], spec: RunSpec) -> tuple[str, int]:
         raise SpecError([Problem("parallel.master_port", wanted,
                                  f"{first.name}: {err.reason}")]) from None
     tried = dict[str, Mapping[str, str | None]]()
-    for one, answer in zip(others, answers, strict=True):
+    for one, answer in answers:
         if isinstance(answer, UserError):
             raise SpecError([Problem(_HOSTS, one.name, str(answer))])
         tried[one.name] = answer
@@ -326,11 +331,10 @@ def _there(process: Process, machine: Machine) -> Process:
 def check_parts(told: Sequence[tuple[Node, Sequence[str]]]) -> tuple[list[str], list[str]]:
     """What each host says of its part, asked in these folders. Returns warnings, and the folder
     that each would run in. Raises HostProblem with everything that is wrong, on every host."""
-    answers = at_once(lambda one: ask(
-        one[0].machine.host, protocol.Checked, "plan", "-", "--now", folders=one[1] or ("~",),
-        content=json.dumps(to_dict(one[0].spec, defaults=False)).encode(), seconds=120), told)
     problems, warnings, places = [], [], []
-    for (node, _), answer in zip(told, answers, strict=True):
+    for (node, _), answer in at_once(lambda one: ask(
+            one[0].machine.host, protocol.Checked, "plan", "-", "--now", folders=one[1] or ("~",),
+            content=json.dumps(to_dict(one[0].spec, defaults=False)).encode(), seconds=120), told):
         if isinstance(answer, Refused):
             problems += [
                 _on(node.name, wrong) if wrong.key == "devices.ids" else

@@ -31,14 +31,15 @@ from gpu_engine.spec.write import to_dict
 
 _KEEP = 300.0
 """Seconds in which a host writes all files."""
+Told = tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]
+"""A spec with what follows from its hosts, their devices, the plan of the whole, and each host's
+part of it: what `launcher.Prepared` has."""
 
 
 def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
             send: bool = True, in_sweep: bool = False,
-            known: Mapping[str, Part] = MappingProxyType({})) \
-        -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
-    """Ask all hosts of `spec` at once, and work out what each is told: the spec with what follows
-    from its hosts, their devices, the plan of the whole, and each host's part of it.
+            known: Mapping[str, Part] = MappingProxyType({})) -> Told:
+    """Ask all hosts of `spec` at once, and work out what each is told.
 
     send: whether hosts are sent the code that they lack, so that they can check the run in it. If
     not, nothing is sent, and nothing can be started from the answer.
@@ -123,11 +124,10 @@ def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[s
     """The folder of the code on each of these hosts, sent now. Raises HostProblem naming those that
     could not take it."""
     content = b"".join((snapshot.listed, *snapshot.contents)) if lacking else b""
-    answers = at_once(lambda host: ask(
-        host, protocol.CodeKept, "receive", snapshot.name, str(len(snapshot.listed)),
-        content=content, seconds=_KEEP).path, lacking)
     kept, problems = dict[str, tuple[str, ...]](), list[Problem]()
-    for host, answer in zip(lacking, answers, strict=True):
+    for host, answer in at_once(lambda host: ask(
+            host, protocol.CodeKept, "receive", snapshot.name, str(len(snapshot.listed)),
+            content=content, seconds=_KEEP).path, lacking):
         if isinstance(answer, UserError):
             problems.append(Problem("run.sync", host.name,
                                     f"the code could not be sent: {reason(answer)}"))
@@ -140,8 +140,7 @@ def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[s
 
 # --- another attempt ------------------------------------------------------------------------------
 
-def prepare_again(run: Run, spec: RunSpec, start: str
-                  ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
+def prepare_again(run: Run, spec: RunSpec, start: str) -> Told:
     """What a person's resume of `run` with `spec` comes to, from the checkpoint that `start` means.
     Raises as `prepare`."""
     before = parts.read(run.path)
@@ -175,7 +174,7 @@ def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, left: int) -> t
 
 
 def _again(run: Run, spec: RunSpec, before: Sequence[Part], checkpoint: str | None = None
-           ) -> tuple[RunSpec, Inventory, LaunchPlan, tuple[Part, ...]]:
+           ) -> Told:
     """`prepare` for another attempt after that which had the parts `before`, from `checkpoint`;
     None: from the newest that loads. What is here of a rank that was on another host then stays,
     and what the new one says of it follows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.diagnose import traces as asking
@@ -14,7 +14,7 @@ from gpu_engine.runs.folder import Run
 
 
 def answers(run: Run, ranks: Collection[int], command: str, *words: str, seconds: float = ASK
-            ) -> Iterator[tuple[Part, list[Asked] | UserError]]:
+            ) -> list[tuple[Part, list[Asked] | UserError]]:
     """What the hosts that have these ranks say to `gpu-engine COMMAND RUN WORDS` about them."""
     def one(part: Part) -> list[Asked]:
         if part.run is None:
@@ -23,8 +23,7 @@ def answers(run: Run, ranks: Collection[int], command: str, *words: str, seconds
             word for rank in part.ranks if rank in ranks for word in ("--rank", str(rank))),
             seconds=seconds)
 
-    there = [part for part in parts.read(run.path) if {*ranks} & {*part.ranks}]
-    return zip(there, at_once(one, there), strict=True)
+    return at_once(one, [part for part in parts.read(run.path) if {*ranks} & {*part.ranks}])
 
 
 def traces(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
