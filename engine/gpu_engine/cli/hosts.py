@@ -75,12 +75,9 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
 @click.argument("name", nargs=-1, required=True, shell_complete=tab.hosts)
 def remove(name: tuple[str, ...]) -> None:
     """Take NAMEs out of hosts.toml. Nothing is done on those machines."""
-    absent = [one for one in name if one not in hosts.read()]
-    if absent:
-        hosts.remove(absent[0])
-        raise UserError(f"no host {absent[0]}")  # gone just now
+    path = hosts.remove(*name)
     for one in name:
-        echo(f"{one} removed from {hosts.remove(one)}")
+        echo(f"{one} removed from {path}")
 
 
 @command.command()

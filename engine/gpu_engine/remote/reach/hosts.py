@@ -132,13 +132,16 @@ def add(host: Host) -> Path:
     return _change(host.name, entry)
 
 
-def remove(name: str) -> Path:
-    """Take `name` out of the file. Returns the file's path. Raises UserError where it is not
+def remove(*names: str) -> Path:
+    """Take `names` out of the file. Returns the file's path. Raises UserError where one is not
     there."""
     there = read()
-    if name not in there:
-        raise UserError(f"{path()} has no host {clean(name, 80)!r}; {meant(name, there)}")
-    return _change(name, None)
+    for name in names:
+        if name not in there:
+            raise UserError(f"{path()} has no host {clean(name, 80)!r}; {meant(name, there)}")
+    for name in dict.fromkeys(names):
+        _change(name, None)
+    return path()
 
 
 def _change(name: str, entry: dict[str, Any] | None) -> Path:

@@ -231,8 +231,7 @@ class Link(threading.Thread):
         with Call(host, "follow", part.run, "--json", "--node", str(part.node), *words
                   ) as self._following:
             self._note(problem=None, since=None, heard=time.time())
-            if self._asked_to_stop is not None:
-                self._ask_to_stop(host)
+            self._ask_to_stop()
             while not self._given_up.is_set():
                 data = self._following.read(None)
                 if isinstance(data, dict) and data.get("kind") == "piece":
@@ -249,13 +248,13 @@ class Link(threading.Thread):
                     self._news.set()
                     return
 
-    def _ask_to_stop(self, host: Host | None = None) -> None:
-        """Where it can't be reached, it is asked when it is again."""
+    def _ask_to_stop(self) -> None:
+        """If it is to be. Where it can't be reached, it is asked when it is again."""
         following, run = self._following, self.part.run
         if following is None or run is None or self._asked_to_stop is None:
             return
         try:
-            stop(host or parts.host_of(self._run, self.part), run, now=self._asked_to_stop,
+            stop(parts.host_of(self._run, self.part), run, now=self._asked_to_stop,
                  seconds=ANSWERS)
             self.told_to_stop = True
         except Refused:

@@ -333,7 +333,7 @@ def check_parts(told: Sequence[tuple[Node, Sequence[str]]]) -> tuple[list[str], 
     that each would run in. Raises HostProblem with everything that is wrong, on every host."""
     problems, warnings, places = [], [], []
     for (node, _), answer in at_once(lambda one: ask(
-            one[0].machine.host, protocol.Checked, "plan", "-", "--now", folders=one[1] or ("~",),
+            one[0].machine.host, protocol.Checked, "plan", "-", "--now", folders=one[1],
             content=json.dumps(to_dict(one[0].spec, defaults=False)).encode(), seconds=120), told):
         if isinstance(answer, Refused):
             problems += [

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -55,9 +55,15 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     spec = nodes.whole(spec)
     asked, here = nodes.entries(spec), cwd or Path.cwd()
     new = [e.host for e in asked if e.host not in known]
-    snapshot = _snapshot(here, new, {p.code for p in known.values()}) \
-        if new and spec.run.sync != "none" else None
-    name = snapshot.name if snapshot is not None else None
+    snapshot = name = None
+    if new and spec.run.sync != "none":
+        # A copy of what was submitted is no repository, and has its list beside it.
+        snapshot = store.of_folder(here) or take(here)
+        name, sent_before = snapshot.name, {p.code for p in known.values()} - {None}
+        if sent_before and name not in sent_before:
+            raise SpecError([Problem("run.sync", "send", f"{here} has changed since the run was "
+                                     f"started, so that {', '.join(new)} can't have the code that "
+                                     "the others go on with; resume without, or start a new run")])
     found = [hosts.find(entry.host) for entry in asked]
     # Code that is sent comes into a folder of its own below the home.
     folders = {h.name: known[h.name].folders if h.name in known
@@ -108,18 +114,6 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
         code=name, skew=n.machine.skew) for number, n in enumerate(told))
 
 
-def _snapshot(here: Path, new: Sequence[str], known: Collection[str | None]) -> Snapshot:
-    """The code that the `new` hosts are to be sent. A host that goes on with a run has the code
-    that it was started with (`known`), and a new one gets no other. Raises SpecError."""
-    # A copy of what was submitted is no repository, and has its list beside it.
-    snapshot = store.of_folder(here) or take(here)
-    if any(known) and snapshot.name not in known:
-        raise SpecError([Problem("run.sync", "send", f"{here} has changed since the run was "
-                                 f"started, so that {', '.join(new)} can't have the code that the "
-                                 "others go on with; resume without, or start a new run")])
-    return snapshot
-
-
 def sent(lacking: Sequence[hosts.Host], snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
     """The folder of the code on each of these hosts, sent now. Raises HostProblem naming those that
     could not take it."""
@@ -155,7 +149,7 @@ def prepare_again(run: Run, spec: RunSpec, start: str) -> Told:
                                      f"on {first.host}, which has to stay the first host")])
     chosen = None if start == "newest" else checkpoint_of(run, start, spec.train.best)[1]
     attempts.check_length(run, spec, chosen)
-    spec, inventory, plan, told = _again(run, spec, before, chosen)
+    spec, inventory, plan, told = again(run, spec, before, chosen)
     if plan.code is None and (planned := run.plan()) is not None:
         plan = replace(plan, code=planned.code)  # the hosts go on with what they were sent
     rungs, halved = run.state().rungs, spec.run
@@ -167,14 +161,8 @@ def prepare_again(run: Run, spec: RunSpec, start: str) -> Told:
     return spec, inventory, plan, told
 
 
-def parts_again(run: Run, before: Sequence[Part], spec: RunSpec, left: int) -> tuple[Part, ...]:
-    """All nodes of `run` once more, asked as before a launch. `left`: how many restarts a single
-    one may make by itself. Raises as `prepare`."""
-    return _again(run, replace(spec, train=replace(spec.train, restarts=left)), before)[-1]
-
-
-def _again(run: Run, spec: RunSpec, before: Sequence[Part], checkpoint: str | None = None
-           ) -> Told:
+def again(run: Run, spec: RunSpec, before: Sequence[Part], checkpoint: str | None = None
+          ) -> Told:
     """`prepare` for another attempt after that which had the parts `before`, from `checkpoint`;
     None: from the newest that loads. What is here of a rank that was on another host then stays,
     and what the new one says of it follows."""

@@ -22,11 +22,12 @@ from gpu_engine.events.schema import Error
 from gpu_engine.remote.run import parts, rest
 from gpu_engine.remote.run.link import Link, to_stop_text
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.remote.run.prepare import parts_again
+from gpu_engine.remote.run.prepare import again
 from gpu_engine.remote.run.verdict import End, Outcome, by_our_clock, judge
 from gpu_engine.runs import leftovers
 from gpu_engine.runs.folder import EXIT_CODES, AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.state import Notice
 
 if TYPE_CHECKING:
     from gpu_engine.supervisor.supervise import Compare
@@ -56,8 +57,7 @@ class Span:
         self.parts: dict[str, Part] = {p.host: p for p in parts.read(run.path)}
         if not self.parts:
             raise UserError(f"{run.path / parts.FOLDER}: says nothing of the run's hosts")
-        recorded = State.from_dict(files.json_inside(run.path, "state.json"))
-        if recorded is None:
+        if (recorded := run.recorded()) is None:
             raise UserError(f"{run.path / 'state.json'}: can't be read")
         pid = os.getpid()
         self.state: State = replace(recorded, pid=pid, ticks=procs.start_ticks(pid),
@@ -78,8 +78,8 @@ class Span:
         self.alone: float | None = None
         """Monotonic seconds since when only hosts that can't be reached are left."""
 
-    def hold(self) -> State:
-        """Until the run has ended. Returns the end."""
+    def hold(self) -> None:
+        """Until the run has ended."""
         told = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGQUIT)
         for number in told:
             signal.signal(number, self._hear)
@@ -110,26 +110,24 @@ class Span:
             if why is not None:
                 reason, cause = why, Cause(why)
                 break
-        if outcome == "stopped":
-            reason = self._not_stopped() or reason
-        lacking = [self.parts[name] for name, end in self.over.items() if end.lost is not None]
-        lacking = [replace(part, behind=True) for part in lacking if part.run or part.asked]
-        for part in lacking:
-            self._note(part)
-        self._set_state(outcome, ended=time.time(), exit_code=EXIT_CODES[outcome], reason=reason,
-                        cause=cause, unheard=(), again=None,
-                        warnings=(*self.state.warnings, *rest.notice(self.run.path, lacking)))
-        return self.state
+        text, notices = self._left_behind(stopped=outcome == "stopped")
+        self._set_state(outcome, ended=time.time(), exit_code=EXIT_CODES[outcome],
+                        reason=text or reason, cause=cause, unheard=(), again=None,
+                        warnings=(*self.state.warnings, *notices))
 
-    def _not_stopped(self) -> str | None:
-        """What is said of hosts that were not reached to be stopped, and are asked by another
-        `stop`; None: there are none."""
-        left = [name for name, end in self.over.items() if end.lost is not None
-                and not self.links[name].told_to_stop
-                and (self.parts[name].run or self.parts[name].asked)]
-        for name in left:
-            self._note(replace(self.parts[name], to_stop=True))
-        return to_stop_text(self.run, left) if left else None
+    def _left_behind(self, *, stopped: bool) -> tuple[str | None, list[Notice]]:
+        """What is said of hosts that were away at the end: of those that could not be asked to
+        stop, which another `stop` asks, and of what they have recorded and is not here."""
+        lacking = list[Part]()
+        for name, end in self.over.items():
+            part = self.parts[name]
+            if end.lost is not None and (part.run or part.asked):
+                part = replace(part, behind=True,
+                               to_stop=stopped and not self.links[name].told_to_stop)
+                self._note(part)
+                lacking.append(part)
+        left = [part.host for part in lacking if part.to_stop]
+        return to_stop_text(self.run, left) if left else None, rest.notice(self.run.path, lacking)
 
     # --- attempts ------------------------------------------------------------------------------
 
@@ -157,8 +155,9 @@ class Span:
                     return None
                 time.sleep(min(left, 0.2))
             try:
-                told = parts_again(self.run, tuple(self.parts.values()), spec,
-                                   self._restarts_left() - 1)
+                left = self._restarts_left() - 1  # that a single one may make by itself
+                *_, told = again(self.run, replace(spec, train=replace(spec.train, restarts=left)),
+                                 tuple(self.parts.values()))
             except UserError as err:
                 log.warning("attempt %d can't begin yet: %s", failed + 1, err)
                 room = end - time.monotonic()
