@@ -38,10 +38,10 @@ WRITING = {
         runs/sweep.py: write_json_inside in write
         diagnose/traces.py: write_json_inside in trace
         runs/waiting.py: write_json_inside in write
-        slurm/submit.py: write_inside in _submitted
+        places/slurm.py: write_inside in _submit
         on_node/nodes.py: write_json_inside in _sign, write_json_inside in gather
         on_node/nodes.py: write_json_inside in join
-        remote/run/mirror.py: open_inside in append, open_inside in _begin_anew
+        remote/run/link.py: open_inside in append, open_inside in _begin_anew
         remote/run/parts.py: write_json_inside in write
         events/paths.py: open_inside in open_to_append
         supervisor/logs.py: open_inside in _keep, open_inside in bound

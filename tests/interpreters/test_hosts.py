@@ -9,7 +9,7 @@ import pytest
 
 from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach.hosts import Host
-from gpu_engine.remote.run.survey import meet
+from gpu_engine.remote.run.nodes import meet
 
 from .environments import environment, torch_in
 

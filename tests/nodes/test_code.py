@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.code.snapshot import take
 from gpu_engine.remote.reach import call, hosts, protocol
-from gpu_engine.remote.run import prepare, survey
+from gpu_engine.remote.run import nodes, prepare
 
 from .rig import Rig
 
@@ -38,5 +38,5 @@ def test_two_machines_are_sent_the_same_code(home: Path, rig: Rig, tmp_path: Pat
         script = f"cd '{folder}' && {sys.executable} 'train it.py' && sha256sum < large.bin\n"
         assert call.run(host, script.encode(), 60).out == f"trained\n{total}  -\n"
         assert Path(folder).name == snapshot.name[:12]
-        state = survey.meet(host, (), code=snapshot.name).welcome.code
+        state = nodes.meet(host, (), code=snapshot.name).welcome.code
         assert state == protocol.CodeState(folder, True)

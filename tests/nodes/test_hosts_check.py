@@ -18,7 +18,7 @@ from gpu_engine import __version__
 from gpu_engine.remote.reach import call, hosts, ssh
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.watcher import Watcher
-from gpu_engine.remote.run import survey
+from gpu_engine.remote.run import nodes
 
 from ..cli.test_cli import engine
 from ..conftest import wait_for
@@ -57,14 +57,14 @@ def test_two_that_are_ready_and_one_that_is_away(rig: Rig, home):
 ])
 def test_what_to_do_is_said(rig: Rig, home, harm, says):
     harm(rig.nodes[0])
-    found, = survey.check([Host("gpu1", python=sys.executable)])
+    found, = nodes.check([Host("gpu1", python=sys.executable)])
     assert not found.ok
     assert found.problems[0].startswith(says)
 
 
 def test_without_our_program_and_with_a_name_that_is_none(rig: Rig, home):
     answers = {found.host.name: found
-               for found in survey.check([Host("gpu1"), Host("nowhere.invalid")])}
+               for found in nodes.check([Host("gpu1"), Host("nowhere.invalid")])}
     bare, unknown = answers["gpu1"], answers["nowhere.invalid"]
     assert "gpu-engine hosts setup gpu1" in bare.problems[0]
     assert unknown.problems[0].startswith("there is no host of that name")
@@ -119,7 +119,7 @@ def test_a_shared_connection_that_ends_as_it_is_asked_for_is_not_shared(rig: Rig
         listening.bind(path)
         listening.listen()
         threading.Thread(target=master, args=(listening,), daemon=True).start()
-        assert survey.meet(host, ()).welcome.hostname == "gpu2"
+        assert nodes.meet(host, ()).welcome.hostname == "gpu2"
         ran = call.run(host, b"echo once; echo twice >&2\n", 60)
         assert (ran.out, ran.code) == ("once\ntwice\n", 0)
         listening.shutdown(socket.SHUT_RDWR)

@@ -10,7 +10,6 @@ import pytest
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.places import verbs
-from gpu_engine.remote.run.removal import Removal
 from gpu_engine.runs import notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
@@ -62,5 +61,5 @@ def test_a_run_is_planned_begun_followed_stopped_gone_on_with_and_removed(device
     verbs.look_at_all()
     verbs.stop(run, now=True)
     assert over(run) == "stopped"
-    assert not Removal().remove(run).stays
+    assert not verbs.remove(run).stays
     assert not run.path.exists()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpu_engine.cli.spec_options import choose_spec
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.slurm import submit
-from gpu_engine.slurm.script import Place, batch_script
+from gpu_engine.slurm.script import batch_script
 from gpu_engine.spec.schema import RunSpec
 
 from ..cli.test_cli import engine
@@ -54,7 +54,7 @@ class Cluster:
         where = {"folder": str(self.folder),
                  "home": str(self.folder / "home")} | place
         return batch_script(spec_of(*sets, f"parallel.nodes={nodes}", f"devices.pick={per_node}"),
-                            Place(**where), run)
+                            **where, run=run)
 
 
 def spec_of(*sets: str) -> RunSpec:
@@ -110,7 +110,7 @@ def test_a_time_that_is_over_with_its_warning(cluster, sets, says):
 
 def test_cpu_slots_ask_for_no_gpu(cluster):
     spec = spec_of("devices.hosts=slurm:cpu:0,cpu:1")
-    found = asked(batch_script(spec, Place("/", "/h")))
+    found = asked(batch_script(spec, "/", "/h"))
     assert "cpus-per-task=2" in found
     assert not [o for o in found if "gpu" in o]
 
@@ -187,7 +187,7 @@ def test_control_characters_are_refused(cluster, place):
     (["parallel.mode=single", "devices.pick=2"], "parallel.mode")])
 def test_what_does_not_fit_is_said_before_the_job_waits(sets, says):
     with pytest.raises(SpecError, match=says):
-        batch_script(spec_of(*sets), Place("/", "/h"))
+        batch_script(spec_of(*sets), "/", "/h")
 
 
 def test_a_host_that_is_called_slurm_keeps_its_name(home, monkeypatch):

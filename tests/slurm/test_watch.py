@@ -188,7 +188,7 @@ def test_how_a_job_that_runs_is_stopped(slurm, reported, now, calls):
 
 
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):
-    spec = choose_spec(None, [f"task.use={TOY}", "batch.size=8", "devices.ids=cpu:0"]).spec
+    spec = choose_spec(None, [f"task.use={TOY}", "batch.size=8", "devices.hosts=slurm:cpu:0"]).spec
     run, lock = create_run("toy", to_toml(spec), plan())
     os.close(lock)
     run.write_state(State("stopped", run.id, "toy", 1.0, ended=2.0, attempts=(

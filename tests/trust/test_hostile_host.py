@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gpu_engine.remote.reach.watcher import Watcher
-from gpu_engine.remote.run import link, mirror, parts
+from gpu_engine.remote.run import link, parts
 from gpu_engine.runs import trust
 from gpu_engine.runs.folder import Run, all_runs
 
@@ -186,7 +186,7 @@ def test_removing_from_one(how, world, watching):
 
 
 def test_no_more_than_may_be_is_mirrored(world, watching, monkeypatch):
-    monkeypatch.setattr(mirror, "MOST_EVENTS", 4 << 20)
+    monkeypatch.setattr(link, "MOST_EVENTS", 4 << 20)
     how, = FLOOD
     name, = hosts(world, how)
     path = on(name, world)

@@ -98,8 +98,7 @@ def _tried(spec: RunSpec, quiet: bool) -> _Found:
 
 def _once(spec: RunSpec, env: dict[str, str]) -> _Found:
     from gpu_engine.cli import watch
-    from gpu_engine.places.verbs import prepare_check, start
-    from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.places.verbs import prepare_check, remove, start
 
     prepared = prepare_check(spec)
     run = start(prepared, tell=False)
@@ -109,7 +108,7 @@ def _once(spec: RunSpec, env: dict[str, str]) -> _Found:
                       prepared.plan.world_size, env)
     finally:
         if not run.state().live:
-            for text in Removal().remove(run).stays:
+            for text in remove(run).stays:
                 echo(clean(f"{run.id} on {text}"), err=True)
 
 

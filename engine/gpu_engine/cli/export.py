@@ -51,10 +51,9 @@ def command(words: tuple[str, ...], which: str | None, best: str | None, to: str
     elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
     elif len(words) == 1:
-        from gpu_engine.places.verbs import find
-        from gpu_engine.remote.run import queries
+        from gpu_engine.places import verbs
 
-        name = queries.meant(find(words[0]), which or "newest", best)
+        name = verbs.checkpoint(verbs.find(words[0]), which or "newest", best)
         echo(in_json({"checkpoint": name}) if as_json else name)
     else:
         raise click.UsageError("name a run and the file for its weights, or --to csv (or "
@@ -64,7 +63,6 @@ def command(words: tuple[str, ...], which: str | None, best: str | None, to: str
 def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool) -> None:
     from gpu_engine.launching import ask_torch
     from gpu_engine.places import verbs
-    from gpu_engine.remote.run import queries
     from gpu_engine.spec.schema import RunSpec
 
     if out.is_dir():
@@ -78,7 +76,7 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     except ask_torch.NoTorch as err:
         named = f"; the run's own is said to be {spec.run.python}" if spec.run.python else ""
         raise UserError(f"{err}; --python PATH names one{named}") from None
-    name = queries.brought(found, which, spec.train.best)
+    name = verbs.checkpoint_here(found, which, spec.train.best)
     told = ask_torch.export(found.checkpoints, out.absolute(), name, python=with_torch)
     for warning in told["warnings"]:
         echo(f"warning: {warning}", err=True)

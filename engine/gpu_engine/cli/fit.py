@@ -158,13 +158,13 @@ def _tag(pid: int) -> str:
 
 def _end(run: Run) -> None:
     """End a trial, and remove it."""
-    from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.places.verbs import remove
 
     with suppress(UserError):
         run.stop(now=True)
     while run.state().live:
         time.sleep(0.05)
-    Removal().remove(run)
+    remove(run)
 
 
 def lines(spec: RunSpec, trials: Sequence[fit.Trial], unit: str) -> list[str]:

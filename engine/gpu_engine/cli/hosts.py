@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,7 @@ from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import Host
 
 if TYPE_CHECKING:
-    from gpu_engine.devices.records import Inventory
-    from gpu_engine.remote.run.survey import Checkup
+    from gpu_engine.remote.run.nodes import Checkup
 
 
 @click.group(invoke_without_command=True)
@@ -77,12 +75,9 @@ def add(name: str, ssh: str | None, folder: str | None, python: str | None, labe
 @click.argument("name", nargs=-1, required=True, shell_complete=tab.hosts)
 def remove(name: tuple[str, ...]) -> None:
     """Take NAMEs out of hosts.toml. Nothing is done on those machines."""
-    absent = [one for one in name if one not in hosts.read()]
-    if absent:
-        hosts.remove(absent[0])
-        raise UserError(f"no host {absent[0]}")  # gone just now
+    path = hosts.remove(*name)
     for one in name:
-        echo(f"{one} removed from {hosts.remove(one)}")
+        echo(f"{one} removed from {path}")
 
 
 @command.command()
@@ -92,14 +87,14 @@ def remove(name: tuple[str, ...]) -> None:
 def check(name: tuple[str, ...], as_json: bool) -> None:
     """Ask NAMEs, or all hosts, whether they can be used, and say what keeps them from it. Ends
     with 1 where one can't be."""
-    from gpu_engine.remote.run import survey
+    from gpu_engine.remote.run import nodes
 
     asked = [hosts.find(one) for one in name] if name else list(hosts.read().values())
     if not asked:
         raise UserError("there are no hosts to check; gpu-engine hosts add NAME takes one")
     found: dict[str, Checkup] = {}
     width = max(len(host.name) for host in asked)
-    for one in survey.check(asked):
+    for one in nodes.check(asked):
         found[one.host.name] = one
         for number, line in enumerate(() if as_json else _lines(one)):
             echo(clean(f"{one.host.name if number == 0 else '':<{width}}  {line}"))
@@ -122,14 +117,9 @@ def _lines(one: Checkup) -> list[str]:
             welcome.torch.sentence() if welcome.torch else "no torch",
             *([f"in {welcome.interpreter}"] if welcome.interpreter else []),
             *([f"{units.size(free)} of disk free"] if free is not None else [])]),
-        _devices(there.inventory), *(f"! {problem}" for problem in one.problems)]
-
-
-def _devices(inventory: Inventory) -> str:
-    """"2 × NVIDIA A100-SXM4-80GB · driver 580.159"."""
-    names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
-    said = ", ".join(f"{count} × {name}" for name, count in names.items()) or "no devices"
-    return said + (f" · driver {inventory.driver}" if inventory.driver else "")
+        (there.inventory.named() or "no devices")
+        + (f" · driver {driver}" if (driver := there.inventory.driver) else ""),
+        *(f"! {problem}" for problem in one.problems)]
 
 
 @command.command()
@@ -141,7 +131,7 @@ def setup(name: str, yes: bool, python: str | None) -> None:
     """Bring gpu-panel to NAME over ssh, as it is here, into a folder of its own, and write NAME
     into hosts.toml. Says what it will do, and asks."""
     from gpu_engine.remote.reach import setup as bringing
-    from gpu_engine.remote.run import survey
+    from gpu_engine.remote.run import nodes
 
     host = hosts.find(name)
     if host.is_local:
@@ -158,7 +148,7 @@ def setup(name: str, yes: bool, python: str | None) -> None:
     bringing.bring(plan)
     host = replace(host, python=None)
     hosts.add(host)
-    found, = survey.check([host])
+    found, = nodes.check([host])
     for line in _lines(found):
         echo(clean(line))
     sys.exit(0 if found.machine is not None else 1)

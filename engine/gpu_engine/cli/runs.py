@@ -123,7 +123,7 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
                     ) -> None:
     """Unless `yes`, ask whether these runs, called `which`, may be removed. Raises click.Abort if
     not, UserError where nobody can be asked."""
-    from gpu_engine.remote.run.removal import what_goes
+    from gpu_engine.places.verbs import what_goes
 
     if yes or not runs:
         return
@@ -143,8 +143,7 @@ def _require_agreed(yes: bool, runs: Sequence[Run], which: str, *, only_here: bo
 def rm(run: tuple[str, ...], yes: bool, here: bool, key: bool, as_json: bool) -> None:
     """Remove RUNs that have ended, with their checkpoints and all that their hosts have. Says what
     goes, and asks."""
-    from gpu_engine.places.verbs import find
-    from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.places.verbs import find, remove
 
     if key:
         from gpu_engine.remote.there.part import started_by
@@ -155,10 +154,9 @@ def rm(run: tuple[str, ...], yes: bool, here: bool, key: bool, as_json: bool) ->
     for one in found:  # one that goes on elsewhere is live
         one.require_removable()
     _require_agreed(yes, found, ", ".join(one.id for one in found), only_here=here)
-    removal = Removal(only_here=here)
-    told, whole = [], True
+    told, whole, away = [], True, {}
     for one in found:
-        outcome = removal.remove(one)
+        outcome = remove(one, away, only_here=here)
         told.append(fields(outcome, id=one.id))
         whole &= outcome.here is not None if as_json else _removed(one.id, outcome)
     if as_json:
@@ -189,18 +187,16 @@ def prune(keep: int, yes: bool) -> None:
     """Remove all but the newest of the runs that have ended, as rm does. Says what goes, and
     asks."""
     from gpu_engine.places import verbs
-    from gpu_engine.remote.run.removal import Removal
     from gpu_engine.runs import folder
 
     verbs.look_at_all()
     going = [r for r in folder.all_runs() if r.state().state in folder.FINAL][keep:]
-    total = 0
+    total, away = 0, {}
     _require_agreed(yes, going, f"all but the newest {keep}" if keep else "all")
-    removal = Removal()
     for one in going:
         size = one.size()
         try:
-            total += size if _removed(one.id, removal.remove(one)) else 0
+            total += size if _removed(one.id, verbs.remove(one, away)) else 0
         except (OSError, UserError) as err:
             echo(f"{one.id}: {err}", err=True)
     echo(f"{units.size(total)} in all", err=True)

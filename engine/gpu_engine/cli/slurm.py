@@ -33,8 +33,7 @@ def command(choice: SpecChoice, gpus: int | None, partition: str | None, limit: 
     from gpu_engine.slurm.submit import for_slurm, plan_of, script_of
 
     options = {"partition": partition, "time": limit}
-    spec = for_slurm(choice.spec, nodes=None, per_node=gpus,
-                     options={k: v for k, v in options.items() if v is not None})
+    spec = for_slurm(choice.spec, gpus, {k: v for k, v in options.items() if v is not None})
     if submit:
         if output is not None:
             raise UserError("--output writes the script and --submit submits it: leave one out")

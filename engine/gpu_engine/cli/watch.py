@@ -62,16 +62,16 @@ def follow(run: str, at: tuple[str, ...], ranks: tuple[int, ...], node: int, as_
 
 def _at(text: str) -> At:
     """FILE:BYTE, or with the check of what is before it. Raises click.UsageError."""
-    from gpu_engine.remote.reach.files import At, of_run
+    from gpu_engine.remote.reach import files
 
     name, *numbers = text.split(":")
     try:
-        found = At(name, *map(int, numbers))
+        found = files.At(name, *map(int, numbers))
     except (TypeError, ValueError):
         found = None
     if found is None or min(found[1:]) < 0:
         raise click.UsageError(f"--at {text}: expected FILE:BYTE, as ranks/00000.log:4096")
-    if not of_run(name):
+    if files.here(name) is None:
         raise click.UsageError(f"--at {text}: {name} is none of the files that are followed: "
                                "ranks/00000.jsonl, ranks/00000.log, node0.log, devices.jsonl, "
                                "supervisor.log")

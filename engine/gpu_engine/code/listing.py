@@ -63,15 +63,10 @@ def unpacked(listed: bytes) -> tuple[Entry, ...]:
             raise BadList(f"not a line of it: {line[:80]!r}")
         kind: Kind = next(k for k in _KINDS if k.encode() == match[1])
         out.append(Entry(match[4], kind, match[2].decode(), int(match[3])))
-    _check(out)
-    return tuple(out)
-
-
-def _check(entries: list[Entry]) -> None:
-    if len(entries) > MOST_FILES or sum(e.size for e in entries) > LARGEST:
+    if len(out) > MOST_FILES or sum(e.size for e in out) > LARGEST:
         raise BadList("it is longer, or its files are larger, than code may be")
-    paths = {e.path for e in entries}
-    if len(paths) != len(entries):
+    paths = {e.path for e in out}
+    if len(paths) != len(out):
         raise BadList("a path stands in it twice")
     for path in paths:
         parts = path.split(b"/")
@@ -79,3 +74,4 @@ def _check(entries: list[Entry]) -> None:
             raise BadList(f"{path!r} is not a path below a folder")
         if any(b"/".join(parts[:n]) in paths for n in range(1, len(parts))):
             raise BadList(f"{path!r} goes through something that is no folder")
+    return tuple(out)

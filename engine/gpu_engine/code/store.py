@@ -144,32 +144,40 @@ def _all() -> Iterator[tuple[Path, tuple[Entry, ...]]]:
 def remove_unused(folder: str) -> tuple[str | None, str | None]:
     """Delete the code whose folder holds `folder`: that folder, or None and why it stays, in words;
     (None, None) where there is no such code."""
-    for place, entries in list(_all()):
-        if not _holds(place, folder):
-            continue
-        user = next((run.id for run, used in _users() if _holds(place, used)), None)
-        if user is not None:
-            return None, f"its code stays in {place}: run {user} uses it"
-        if _others(place, entries):
-            return None, f"its code stays in {place}: there are files in it that were not sent"
-        _remove(place)
-        return str(place), None
+    for place, entries in _all():
+        if _holds(place, folder):
+            if why := _in_use(place, entries, _users()):
+                return None, f"its code stays in {place}: {why}"
+            _remove(place)
+            return str(place), None
     return None, None
+
+
+def _in_use(place: Path, entries: tuple[Entry, ...], users: Sequence[tuple[Run, str]]
+            ) -> str | None:
+    """Why the code there has to stay; None: it has not."""
+    if user := next((run.id for run, folder in users if _holds(place, folder)), None):
+        return f"run {user} uses it"
+    return "there are files in it that were not sent" if _others(place, entries) else None
 
 
 def _remove_old() -> None:
     """Delete code that no run here has used for a day, or lately where there is much, and what was
     sent and never finished. A folder with files of a run's own stays, and code that a waiting run
     needs, or one that a person keeps."""
-    used = [folder for _, folder in _users()]
-    needed = _waited_for() | {environment.read(run.path).code for run in all_runs()
-                              if notes.read(run.path).verdict == "keep" or _comes_back(run)}
-    room = _ROOM
+    users, room = _users(), _ROOM
+    waits = (waiting.read(paths.runs_folder() / name)
+             for name in waiting.ids(paths.queue_folder()))
+    needed = {entry.code for entry in waits if entry is not None}
+    for run in all_runs():
+        known = job.read(run.path)  # a job may still start, for the first time or again
+        if notes.read(run.path).verdict == "keep" or (known is not None and not known.over):
+            needed.add(environment.read(run.path).code)
     for place, entries in sorted(_all(), key=lambda one: _age(_list_of(one[0]))):
         room -= sum(entry.size for entry in entries)
-        if (room < 0 or _age(_list_of(place)) > KEPT) and not any(_holds(place, u) for u in used) \
+        if (room < 0 or _age(_list_of(place)) > KEPT) \
                 and listing.name_of(listing.packed(entries)) not in needed \
-                and not _others(place, entries):
+                and not _in_use(place, entries, users):
             _remove(place)
     for path in root().glob(f"{_SENDING}*"):
         if _age(path) > KEPT:
@@ -181,19 +189,6 @@ def _users() -> list[tuple[Run, str]]:
     """All that may have been started in code that was sent or kept, and where they were."""
     return [(run, plan.runs_in if (plan := run.plan()) is not None else run.cwd())
             for run in (*all_parts(), *all_runs())]
-
-
-def _comes_back(run: Run) -> bool:
-    """Whether it is a job that may still start, for the first time or again."""
-    known = job.read(run.path)
-    return known is not None and not known.over
-
-
-def _waited_for() -> set[str]:
-    """The names of the code that waiting runs need."""
-    found = (waiting.read(paths.runs_folder() / name)
-             for name in waiting.ids(paths.queue_folder()))
-    return {entry.code for entry in found if entry is not None and entry.code is not None}
 
 
 def _remove(place: Path) -> None:

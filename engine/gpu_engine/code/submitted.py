@@ -43,10 +43,11 @@ def keep(spec: RunSpec, folder: Path, timeout: float = 60.0) -> Kept:
     use = spec.task.use
     if use is not None and not use.partition(":")[0].endswith(".py"):
         return Kept()  # an installed module
-    root = _root(folder)
-    if root is None:
+    top = git(folder, "rev-parse", "--show-toplevel", timeout=_TIMEOUT)
+    if not top:
         return Kept(doubt=f"{folder} is in no git repository: the run uses its files as they are "
                           "when its turn comes")
+    root = Path(top.rstrip("\n"))
     try:
         taken = snapshot.take(root, timeout)
     except SpecError as err:
@@ -111,8 +112,3 @@ def _link_ignored(root: Path, place: Path) -> None:
             continue
         except OSError as err:
             raise UserError(f"{link}: can't be linked: {err.strerror}") from None
-
-
-def _root(folder: Path) -> Path | None:
-    top = git(folder, "rev-parse", "--show-toplevel", timeout=_TIMEOUT)
-    return Path(top.rstrip("\n")) if top else None

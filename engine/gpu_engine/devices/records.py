@@ -11,6 +11,8 @@ Sizes are bytes, rates per second, temperatures degrees Celsius, power watts, sh
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -194,6 +196,13 @@ class Inventory:
                 return device
         starts = [d for d in self.devices if d.uuid and len(name) >= 8 and d.uuid.startswith(name)]
         return starts[0] if len(starts) == 1 else None
+
+    def named(self, *, among: Collection[str] | None = None) -> str:
+        """For people: "2 × NVIDIA H200"; slots of the processor are just counted. `among`: the ids
+        of those that are meant; None: all."""
+        counts = Counter("CPU slot" if d.is_cpu else d.name for d in self.devices
+                         if among is None or d.id in among)
+        return ", ".join(f"{count} × {name}" for name, count in counts.items())
 
 
 @dataclass(frozen=True)

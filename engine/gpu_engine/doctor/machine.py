@@ -9,7 +9,6 @@ import platform
 import resource
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,8 +139,7 @@ def devices(found: Sequence[Inventory], patience: float) -> list[Finding]:
 
 def of_samples(inventory: Inventory, samples: Sequence[Sample]) -> list[Finding]:
     """What a reading of the devices says."""
-    names = Counter("CPU slot" if d.is_cpu else d.name for d in inventory.devices)
-    said = ", ".join(f"{count} × {name}" for name, count in names.items())
+    said = inventory.named()
     if not inventory.devices:
         return [problem("no devices to train on", "gpu-engine devices")]
     out = [note(f"no GPU to train on; {said} in place of it") if inventory.is_cpu else ok(said)]

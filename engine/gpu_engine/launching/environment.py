@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,12 +55,21 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
         python = taken and taken.python
     build = inspection.inspect(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
-    # "2 × NVIDIA H200"; slots of the processor are just counted.
-    counts = Counter("CPU slot" if d.kind == "cpu" else d.name for d in inventory.devices
-                     if d.id in used)
-    named = ", ".join(f"{n} × {name}" for name, n in counts.items()) or None
+    return Environment(version(), machine=", ".join(hosts), folder=str(folder),
+                           commit=commit, changed_files=changed)
+    command = plan.spec.task.command
+    if command:
+        python = torch_build.interpreter_of(command)
+    elif plan.interpreter is not None:
+        python = plan.interpreter.path
+    else:
+        taken = choose.of_spec(plan.spec, folder)
+        python = taken and taken.python
+    build = inspection.inspect(python).build if python else None
+    used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
-                       socket.gethostname(), named, str(folder), commit, changed)
+                       socket.gethostname(), inventory.named(among=used) or None, str(folder),
+                       commit, changed)
 
 
 def git_state(folder: Path) -> tuple[str | None, int | None]:

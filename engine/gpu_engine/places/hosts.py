@@ -8,6 +8,7 @@ run's lock keeps two from doing so: the one that gets it hands it to the new pro
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -15,16 +16,18 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from gpu_engine.common import procs
-from gpu_engine.common.errors import telling
+from gpu_engine.common import procs, units
+from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import locked, open_inside, take_lock
 from gpu_engine.devices.records import Inventory
 from gpu_engine.events.notices import NOT_FETCHED
 from gpu_engine.launching import launcher, logind, notifier
 from gpu_engine.launching.launcher import Prepared
 from gpu_engine.plan.check import chooses_host
-from gpu_engine.remote.run import freest, parts, queries, rest
+from gpu_engine.remote.reach.call import Refused, Unreachable, at_once, reason
+from gpu_engine.remote.run import freest, link, parts, queries, removal, rest
 from gpu_engine.remote.run import prepare as preparing
+from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
@@ -34,6 +37,7 @@ from gpu_engine.spec.schema import RunSpec
 
 _AGAIN = 60.0
 """Seconds between two tries to fetch the rest of a run that nobody asks for."""
+_ENDING = 15.0
 
 
 def devices(spec: RunSpec) -> Inventory:
@@ -99,16 +103,110 @@ def look(run: Run, wait: float = 0.0) -> bool:
     return True
 
 
+def stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
+    """`verbs.ask_for_stacks`. What they print comes here by itself."""
+    told = queries.answers(run, ranks, "stacks", "--wait", "0")
+    return {rank: str(answer) for part, answer in told if isinstance(answer, UserError)
+            for rank in part.ranks if rank in ranks}
+
+
+def checkpoint_here(run: Run, which: str, best: str | None) -> str:
+    """`verbs.checkpoint_here`: it has been copied from the host of rank 0."""
+    part, name = preparing.checkpoint_of(run, which, best)
+    place = run.checkpoints / name
+    if not place.is_dir():
+        host = parts.host_of(run.path, part)
+        run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+        line = shlex.join(("scp", "-r", f"{host.destination}:{part.path}/checkpoints/{name}",
+                           str(place)))
+        raise UserError(f"{name} is on {part.host}; it has to be here before its weights can be "
+                        f"exported. Where ssh reaches that host:\n{line}")
+    return name
+
+
 def stop(run: Run, *, now: bool) -> None:
     """`verbs.stop`. Hosts that were away when it was stopped are asked again."""
     look(run)
-    if run.state().live or not queries.stop_left(run, now=now):
+    if run.state().live or not _stop_left(run, now=now):
         run.stop(now=now)
 
 
 def goes_on(run: Run) -> bool:
     """`verbs.goes_on`."""
     return any(part.to_stop for part in parts.read(run.path))
+
+
+def _stop_left(run: Run, *, now: bool) -> bool:
+    """Ask the hosts that could not be reached when the run was stopped. Returns whether there were
+    any. Raises UserError where one can't be reached now either."""
+    left = [p for p in parts.read(run.path) if p.to_stop]
+    if not left:
+        return False
+
+    def ask(part: Part) -> None:
+        host = parts.host_of(run.path, part)
+        with suppress(Refused):  # it has no such run (any more)
+            link.stop(host, part.run or link.begun(host, run.path, part, only_ask=True).id, now=now)
+        parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
+
+    lock = lock_of(run.path)
+    try:
+        # Another attempt, which would have the lock, must not be what is stopped. The supervisor of
+        # this one holds it for a moment after it has written that the run is stopped.
+        end = time.monotonic() + _ENDING
+        while not take_lock(lock):
+            if run.state().live or time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        failed = [answer for _, answer in at_once(ask, left) if answer is not None]
+        state = run.state()
+        if state.state == "stopped":
+            still = [p.host for p in parts.read(run.path) if p.to_stop]
+            run.write_state(replace(
+                state, reason=link.to_stop_text(run, still) if still else None))
+    finally:
+        os.close(lock)
+    if failed:
+        raise UserError("; ".join(map(str, failed)))
+    return True
+
+
+def parts_of(run: Run) -> list[Part]:
+    """All that hosts have of it."""
+    return [*parts.read(run.path), *parts.former(run.path)]
+
+
+def remove(run: Run, away: dict[str, Unreachable]) -> tuple[list[str], list[str]]:
+    """Have all that hosts have of the run removed there. Returns a sentence for each on which it
+    was, and for each that still has something of it. `away`: those that can't be reached, which are
+    not asked again, and are added to."""
+    def there(part: Part) -> tuple[bool, str]:
+        name = part.host
+        try:
+            if name in away:
+                raise away[name]
+            answer = removal.there(parts.host_of(run.path, part), part)
+        except UserError as err:
+            if isinstance(err, Unreachable):
+                away[name] = err
+            return False, f"{stays(part)}: {reason(err)}"
+        with suppress(OSError):  # in case that the run stays, as another host has something of it
+            parts.forget(run.path, part)
+        if not answer.path:
+            return True, f"{name}: nothing of it was there"
+        code = "" if answer.code is None else f"; its code too, {answer.code}"
+        kept = "" if answer.kept is None else f"; {answer.kept}"
+        return True, f"{name}: {answer.path} removed, {units.size(answer.freed)} freed{code}{kept}"
+
+    said = [one for _, one in at_once(there, parts_of(run)) if not isinstance(one, UserError)]
+    return [text for gone, text in said if gone], [text for gone, text in said if not gone]
+
+
+def stays(part: Part) -> str:
+    """What is said of a host that still has something of a run."""
+    what = "what may have begun of it" if part.path is None else \
+        part.path + (", with the checkpoints," if part.node == 0 else "")
+    return f"{part.host}: {what} stays there"
 
 
 def _follow(run: Run) -> None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import paths, units
 from gpu_engine.common.errors import Problem, SpecError, UserError
+from gpu_engine.runs import checkpoints, job, leftovers, trust
 from gpu_engine.runs import folder as runs
-from gpu_engine.runs import job, leftovers, trust
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.state import State
 from gpu_engine.slurm import watch
@@ -21,6 +22,8 @@ from gpu_engine.spec.host_names import SLURM
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
     from gpu_engine.launching.launcher import Prepared
+    from gpu_engine.remote.reach.call import Unreachable
+    from gpu_engine.remote.run.removal import Outcome
     from gpu_engine.spec.schema import RunSpec
 
 _FETCHED = 5.0
@@ -218,9 +221,7 @@ def goes_on(run: Run) -> bool:
 def ask_for_stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
     """Have the ranks print where they are, into their logs. Returns why one was not asked."""
     if on_hosts(run):
-        from gpu_engine.remote.run import queries
-
-        return queries.stacks(run, list(ranks))
+        return _hosts().stacks(run, ranks)
     from gpu_engine.runs import stacks
 
     return {rank: "the rank has ended, is still starting, or runs on another machine"
@@ -228,3 +229,65 @@ def ask_for_stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
             f"process {there[0]} gives none: only Python with torch has them printed; of any "
             f"Python, py-spy dump --pid {there[0]}"
             for rank in ranks if not stacks.request(run, rank)}
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+def checkpoint(run: Run, which: str, best: str | None = None) -> str:
+    """The name of the checkpoint that `which` means, by the rules of `gpu-engine export`, wherever
+    it is. Raises UserError."""
+    best = best or run.require_plan().spec.train.best
+    if on_hosts(run):
+        from gpu_engine.remote.run.prepare import checkpoint_of
+
+        return checkpoint_of(run, which, best)[1]
+    there = checkpoints.listed(run.checkpoints)
+    if not there:
+        raise UserError(f"run {run.id} has no checkpoint yet")
+    return checkpoints.choose(run.checkpoints, which, best) or there[-1].name
+
+
+def checkpoint_here(run: Run, which: str, best: str | None) -> str | None:
+    """The name of the checkpoint that `which` means, which is here; None: the newest that loads.
+    Raises UserError, where it has to be copied with what copies it."""
+    return (_hosts().checkpoint_here(run, which, best) if on_hosts(run)
+            else checkpoints.choose(run.checkpoints, which, best))
+
+
+# --- remove --------------------------------------------------------------------------------------
+
+def what_goes(runs: Sequence[Run], *, only_here: bool = False) -> str:
+    """What a person is told before these runs are removed: "2 runs with their checkpoints, 3.1 GiB
+    here; their parts on a, b go too. Nothing brings them back."."""
+    size = units.size(sum(run.size() for run in runs))
+    hosts = sorted({part.host for run in runs if on_hosts(run) and trust.started_here(run.path)
+                    for part in _hosts().parts_of(run)})
+    what, its, it = (f"{len(runs)} runs", "their", "them") if len(runs) > 1 \
+        else ("1 run", "its", "it")
+    there = f"; {its} parts on {', '.join(hosts)} {'stay' if only_here else 'go too'}"
+    return f"{what} with {its} checkpoints, {size} here{there if hosts else ''}. " \
+           f"Nothing brings {it} back."
+
+
+def remove(run: Run, away: dict[str, Unreachable] | None = None, *, only_here: bool = False
+           ) -> Outcome:
+    """Remove `run`: what is here of it last, and only if no host has anything of it left, as nobody
+    would know of that any more. Hosts are asked only about a run that was started from here.
+    `away`: those that can't be reached, which are not asked again, and are added to. `only_here`:
+    leave what hosts have. Raises UserError as `Run.remove`."""
+    from gpu_engine.code import store
+    from gpu_engine.remote.run.removal import Gone, Outcome
+
+    run.require_removable()
+    gone, stays = list[str](), list[str]()
+    if on_hosts(run) and not only_here and trust.started_here(run.path):
+        gone, stays = _hosts().remove(run, {} if away is None else away)
+        if stays:
+            return Outcome(None, tuple(gone), tuple(stays))
+    elif on_hosts(run):
+        stays = list(map(_hosts().stays, _hosts().parts_of(run)))
+    size, folder = run.size(), run.cwd()
+    run.remove()
+    # Of runs of one's own it is kept for a day, or longer.
+    code = store.remove_unused(folder) if paths.serving else ()
+    return Outcome(Gone(str(run.path), size, *code), tuple(gone), tuple(stays))

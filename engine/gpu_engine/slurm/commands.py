@@ -96,9 +96,9 @@ def submit(script: Path, folder: str, output: str, *, options: Sequence[str] = (
     return int(said[1])
 
 
-def cancel(job: int, *options: str, step: int | None = None) -> None:
-    """scancel; `step`: only for this step of the job. Raises SlurmError."""
-    call(["scancel", *options, str(job) if step is None else f"{job}.{step}"])
+def cancel(job: int | str, *options: str) -> None:
+    """scancel, of a job or, as "41007.0", of a step. Raises SlurmError."""
+    call(["scancel", *options, str(job)])
 
 
 def call(argv: Sequence[str], *, limit: float = LIMIT, cwd: str | None = None,

@@ -11,7 +11,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpu_engine.common.errors import Problem, SpecError, UserError
 from gpu_engine.common.programs import own_program
@@ -36,16 +36,6 @@ _OURS = frozenset((
     "ntasks-per-gpu", "requeue", "no-requeue", "open-mode", "clusters", "array", "wrap", "export",
     "parsable", "wait", "test-only", "chdir", "input", "help", "usage", "version"))
 """Options of sbatch that `-o` can't give."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the job runs, which is the same on all its nodes."""
-
-    folder: str
-    """The working folder."""
-    home: str
-    """gpu-panel's own folder, on a disk that all nodes share."""
 
 
 def asked_of(spec: RunSpec) -> Request:
@@ -112,9 +102,11 @@ def _seconds(time: str) -> int | None:
     return ((24 * days + first) * 60 + second) * 60 + third
 
 
-def batch_script(spec: RunSpec, place: Place, run: str | None = None) -> str:
+def batch_script(spec: RunSpec, folder: str, home: str, run: str | None = None) -> str:
     """The text of the script. Raises SpecError with all that does not fit, and UserError for a
     text that can't stand in a script.
+
+    folder, home: the working folder, and gpu-panel's own, on disks that all nodes share.
 
     run: the path of the run folder that the job was given when it was submitted, with the spec in
     it. None: the job makes one.
@@ -122,12 +114,15 @@ def batch_script(spec: RunSpec, place: Place, run: str | None = None) -> str:
     planned = placed(spec).spec
     words = [*own_program("gpu_engine.on_node", run or OF_THE_JOB),
              *(arguments(spec, None) if run is None else ())]
-    for word in (*words, place.folder, place.home):
-        _refuse_control_characters(word)
+    for word in (*words, folder, home):
+        for char in word:
+            if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
+                raise UserError(f"{word!r}: holds the character {char!r}, which can't stand in a "
+                                "batch script")
     head = [f"#SBATCH --{k}" + ("" if v is None else f"={shlex.quote(v)}")
             for k, v in _asked(planned, asked_of(spec)).items()]
-    values = {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(place.folder),
-              "@HOME@": shlex.quote(place.home), "@WORDS@": shlex.join(words)}
+    values = {"@HEAD@": "\n".join(head), "@FOLDER@": shlex.quote(folder),
+              "@HOME@": shlex.quote(home), "@WORDS@": shlex.join(words)}
     # Each once: a value that looks like a marker stays as it is.
     return re.sub("|".join(values), lambda m: values[m.group()], _TEMPLATE)
 
@@ -187,13 +182,6 @@ def on_cpu(spec: RunSpec) -> bool:
     """Whether the run is on CPU slots."""
     named = spec.devices.ids or [i for e in parse_all(spec.devices.hosts or ()) for i in e.ids]
     return bool(named) and all(i.startswith("cpu:") for i in named)
-
-
-def _refuse_control_characters(text: str) -> None:
-    for char in text:
-        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
-            raise UserError(f"{text!r}: holds the character {char!r}, which can't stand in a batch "
-                            "script")
 
 
 _TEMPLATE = """\

@@ -48,7 +48,10 @@ def refresh(*, at_once: bool = False) -> None:
     with contextlib.suppress(OSError):
         if not at_once and _lately(os.stat(stamp), EVERY):  # noqa: PTH116
             return
-    runs = _open()
+    found = [(run, jobs.read(run.path)) for run in each_run()
+             if os.path.exists(run.path / jobs.FILE)  # noqa: PTH110
+             and trust.started_here(run.path)]
+    runs = [(run, job) for run, job in found if job is not None and not job.over]
     if not runs:
         return
     try:
@@ -71,13 +74,6 @@ def refresh(*, at_once: bool = False) -> None:
 def _lately(stamp: os.stat_result, seconds: float) -> bool:
     # A time ahead of the clock, which was set back, says nothing.
     return stamp.st_size > 0 and 0 <= time.time() - stamp.st_mtime < seconds
-
-
-def _open() -> list[tuple[Run, Job]]:
-    found = [(run, jobs.read(run.path)) for run in each_run()
-             if os.path.exists(run.path / jobs.FILE)  # noqa: PTH110
-             and trust.started_here(run.path)]
-    return [(run, job) for run, job in found if job is not None and not job.over]
 
 
 def _query(runs: Sequence[tuple[Run, Job]]) -> None:
@@ -172,7 +168,7 @@ def _end(run: Run, job: Job, now: bool) -> None:
         # The step, by its number, is killed at once; a job that is killed gets SIGTERM before,
         # and its ranks would save.
         with contextlib.suppress(SlurmError):
-            commands.cancel(job.id, "--signal=KILL", step=0)
+            commands.cancel(f"{job.id}.0", "--signal=KILL")
         commands.cancel(job.id)
     elif run.state().pid is None:  # no rank that could save
         commands.cancel(job.id)

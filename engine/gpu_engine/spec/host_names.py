@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpu_engine.common.errors import UserError
+
 LOCAL = "local"
 """The name of this machine among the hosts: its agent is a child process, without ssh."""
 ANY = "any"
@@ -28,7 +30,7 @@ DEVICE = re.compile(r"[0-9]{1,4}|cpu:[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{4,120}
 """Looks like a device. One that stands alone between commas belongs to the host before it."""
 
 
-class BadName(ValueError):
+class BadName(UserError, ValueError):
     """A text that is no host's name or no device's id: says which, and what would do."""
 
 

@@ -15,8 +15,8 @@ from gpu_engine.remote.reach import call, protocol, ssh
 from gpu_engine.remote.reach.call import Call, Refused, Unreachable, ask
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.run import link
+from gpu_engine.remote.run.nodes import meet
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.remote.run.survey import meet
 from gpu_engine.remote.there import wire
 from gpu_engine.runs.folder import Run
 from tests.conftest import over, wait_for

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.protocol import BadMessage, Piece, Told, loaded, typed
-from gpu_engine.remote.run.nodes import Machine
+from gpu_engine.remote.run.nodes import Checkup, Machine
 from gpu_engine.remote.run.removal import Outcome
-from gpu_engine.remote.run.survey import Checkup
 
 FOLDER = Path(__file__).parent
 RECORDED = json.loads((FOLDER / f"wire_{protocol.VERSION}.json").read_text())

@@ -18,7 +18,7 @@ from gpu_engine.remote.reach import setup
 from gpu_engine.remote.reach.call import Unreachable
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.setup import Plan, Python, decide
-from gpu_engine.remote.run.survey import meet
+from gpu_engine.remote.run.nodes import meet
 
 from ...conftest import torch_version
 

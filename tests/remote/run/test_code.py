@@ -25,8 +25,8 @@ from gpu_engine.remote.reach.call import Refused, ask
 from gpu_engine.remote.reach.hosts import Host, find
 from gpu_engine.remote.reach.protocol import CodeKept
 from gpu_engine.remote.run import parts
+from gpu_engine.remote.run.nodes import meet
 from gpu_engine.remote.run.prepare import sent
-from gpu_engine.remote.run.survey import meet
 from gpu_engine.runs import environment
 from gpu_engine.spec.read import from_dict
 from tests.command_line import called

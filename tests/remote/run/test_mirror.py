@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gpu_engine.events.paths import DEVICES, devices_paths
 from gpu_engine.remote.reach.call import Unreachable
 from gpu_engine.remote.reach.protocol import BadMessage, Piece, typed
-from gpu_engine.remote.run import link, mirror
-from gpu_engine.remote.run.mirror import Mirror
+from gpu_engine.remote.run import link
+from gpu_engine.remote.run.link import Mirror
 from gpu_engine.remote.run.parts import Base, Part
 from gpu_engine.remote.there.follow import _Sender
 from gpu_engine.runs import disk_room
@@ -131,7 +131,7 @@ def test_bytes_that_do_not_go_on_where_the_file_ends_are_refused(here, offset):
 
 
 def test_files_without_end_are_refused(here, monkeypatch):
-    monkeypatch.setattr(mirror, "MOST_EVENTS", 150)
+    monkeypatch.setattr(link, "MOST_EVENTS", 150)
     to = Mirror(here, PART, -(16 << 20) + 30)
     for name in (EVENTS, LOG):
         to.append(Piece(name, 0, b"x" * 100))
@@ -164,12 +164,12 @@ def test_the_figures_of_its_devices_go_on_where_they_are_here(here: Path) -> Non
 
 def test_a_host_leaves_room_on_the_disk(here, monkeypatch):
     """What it has written is gone on with as soon as there is room."""
-    to, free = Mirror(here, PART, 1 << 20), mirror.FLOOR + 10
+    to, free = Mirror(here, PART, 1 << 20), link.FLOOR + 10
     monkeypatch.setattr(disk_room, "of", lambda folder: disk_room.Room(str(folder), free))
     to.append(Piece(EVENTS, 0, b"x" * 10))
     with pytest.raises(OSError, match="512 MiB would be free on the disk"):
         to.append(Piece(EVENTS, 10, b"y" * 11))
-    free = mirror.FLOOR * 2
+    free = link.FLOOR * 2
     assert [at.offset for at in to.at()] == [10]
     to.append(Piece(EVENTS, 10, b"y" * 20))
     assert (here / EVENTS).stat().st_size == 30

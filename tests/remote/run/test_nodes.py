@@ -13,7 +13,7 @@ from gpu_engine.common.errors import SpecError
 from gpu_engine.interpreters.inspection import Build
 from gpu_engine.remote.reach import protocol
 from gpu_engine.remote.reach.hosts import Host
-from gpu_engine.remote.run import nodes, survey
+from gpu_engine.remote.run import nodes
 from gpu_engine.remote.run.nodes import Machine
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.read import apply_sets, from_dict
@@ -117,26 +117,26 @@ def test_what_does_not_fit_between_hosts(monkeypatch):
     met = [_met("a", torch=torch), _met("b", version="0.0.9"), _met("c", skew=-5.0),
            _met("d", skew=0.9), _met("e", boot="a")]
     there = {one.name: one for one in met}
-    monkeypatch.setattr(survey, "meet", lambda host, *_, **__: there[host.name])
+    monkeypatch.setattr(nodes, "meet", lambda host, *_, **__: there[host.name])
     with pytest.raises(SpecError) as err:
-        survey.survey([HostDevices(n) for n in there], [m.host for m in met], [()] * 5, [None] * 5)
+        nodes.survey([(HostDevices(m.name), m.host, (), None) for m in met])
     said = {p.value: p.message for p in err.value.problems}
     assert set(said) == {"b", "e"}
     assert "0.0.9" in said["b"]
-    assert [w.partition(", and")[0] for w in survey.clocks(met)] \
+    assert [w.partition(", and")[0] for w in nodes.clocks(met)] \
         == ["c: its clock is 5.0 s behind this machine's"]
     assert "same machine as a" in said["e"]
     other = Build("2.13.0+cpu", None, None)
     met = [_met("a", torch=torch, interpreter="/a/x"), _met("b", torch=other, interpreter="/b/x"),
            _met("c", lacking="no interpreter has torch: pip install torch")]
-    unlike, without = survey.torches(met, spec(["a", "b", "c"]))
+    unlike, without = nodes.torches(met, spec(["a", "b", "c"]))
     assert (unlike.key, unlike.value) == ("devices.hosts", "b")
     assert str(without) == "run.python: c: no interpreter has torch: pip install torch"
 
 
 def test_that_nobody_compares_the_code_is_told():
     def told(sync="none", **task):
-        return survey.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}))
+        return nodes.not_compared(spec(["a:0"], task=task, batch={}, run={"sync": sync}))
 
     assert "run.sync=send sends it" in (told(command=["python", "train.py"]) or "")
     assert told("send", command=["python", "train.py"]) is None

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_engine.places.verbs import launch
-from gpu_engine.remote.run import removal
+from gpu_engine.places.verbs import launch, what_goes
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from tests.command_line import called
@@ -51,9 +50,9 @@ def test_a_run_goes_from_its_hosts_with_its_code(project, home, tmp_path):
     code_a, code_b = (next(p for p in (tmp_path / host / "code").iterdir() if p.is_dir())
                       for host in "ab")
     (tmp_path / "b.cut").touch()
-    assert removal.what_goes([run, other]).endswith(
+    assert what_goes([run, other]).endswith(
         " here; their parts on a, b go too. Nothing brings them back.")
-    assert "; its parts on a, b stay. " in removal.what_goes([run], only_here=True)
+    assert "; its parts on a, b stay. " in what_goes([run], only_here=True)
     said = remove(run.id)
     assert said.returncode == 1
     assert said.stdout.startswith(f"{run.id} on a: {on_a} removed, ")

@@ -84,5 +84,5 @@ def test_a_host_that_was_told_to_stop_and_then_cut_off_is_not_said_to_go_on(tmp_
     span.parts = {"b": Part(host="b", node=0, ranks=(0,), spec={}, folders=(), key="k", run="3f2a")}
     span.links = {"b": SimpleNamespace(told_to_stop=told)}
     span.over = {"b": End(None, lost="the connection broke")}
-    assert bool(span._not_stopped()) == left
+    assert bool(span._left_behind(stopped=True)[0]) == left
     assert span.parts["b"].to_stop == left

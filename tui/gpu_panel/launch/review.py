@@ -24,7 +24,7 @@ from gpu_engine.plan.records import RUN_DIR, Interpreter, LaunchPlan
 from gpu_engine.remote.reach.hosts import LOCAL, Host
 from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen
-from gpu_engine.remote.run import nodes, survey
+from gpu_engine.remote.run import nodes
 from gpu_engine.runs import disk_room
 from gpu_engine.slurm import submit
 from gpu_engine.spec.modes import MEETING_PORT
@@ -138,7 +138,7 @@ def _over_hosts(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] |
     _, plan = nodes.spread(spec, machines, address=address, port=port, base=base)
     if spec.run.sync != "none":
         plan = replace(plan, code=snapshot.describe(Path.cwd()))
-    plan = replace(plan, not_compared=survey.not_compared(spec),
+    plan = replace(plan, not_compared=nodes.not_compared(spec),
                    warnings=without_effect.told(spec))
     return Review((), over_hosts=plan)
 

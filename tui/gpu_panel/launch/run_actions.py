@@ -73,7 +73,7 @@ async def ask_and_stop(app: App[Any], lines: Sequence[RunLine]) -> None:
 async def ask_and_remove(app: App[Any], lines: Sequence[RunLine]) -> bool:
     """Ask the person, then remove those of these runs that have ended. Returns whether any was.
     Call this from a worker. Raises UserError, naming every run that could not be removed."""
-    from gpu_engine.remote.run.removal import what_goes
+    from gpu_engine.places.verbs import what_goes
 
     going = [line for line in lines if not line.live
              and (line.state != "unreadable" or len(lines) == 1)]
@@ -123,12 +123,12 @@ async def write_on(app: App[Any], lines: Sequence[RunLine], change: Change) -> N
 
 def _remove(going: Iterable[Run]) -> None:
     """Remove these runs. Raises UserError at the end, naming every run of which something stays."""
-    from gpu_engine.remote.run.removal import Removal
+    from gpu_engine.places import verbs
 
-    removal = Removal()
+    away = {}
 
     def remove(run: Run) -> None:
-        outcome = removal.remove(run)
+        outcome = verbs.remove(run, away)
         stays = [f"run {run.id} on {text}" for text in outcome.stays]
         if outcome.here is None:
             stays.append("So it stays here, too; gpu-engine runs rm --here removes it here all "

@@ -18,8 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem, UserError
@@ -34,7 +33,7 @@ ASK = 60.0
 _SLOWEST = 64 << 10
 """Bytes a second with which what is sent has to be taken."""
 _NOISE = 1 << 20
-"""Bytes that a login shell may print before our program begins."""
+"""Bytes that a login shell may print before our program begins, or a script in all."""
 _ODD = 1000
 """Lines that are no answers, which are passed over in all."""
 _WORDS = 16 << 10
@@ -287,8 +286,7 @@ def ask(host: Host, kind: type[A], *words: str, folders: Sequence[str] = (),
         return call.next(kind, seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """What came of a script."""
 
     out: str
@@ -297,15 +295,14 @@ class Ran:
     """None: it did not end in time, or printed too much, and was ended."""
 
 
-def run(host: Host, script: bytes, seconds: float, *, most: int = 1 << 20) -> Ran:
+def run(host: Host, script: bytes, seconds: float) -> Ran:
     """Have `script` run by `sh` there, for what needs no program of ours: within `seconds`, with at
-    most `most` bytes of output. Raises Unreachable."""
-    end, mark, code = time.monotonic() + seconds, secrets.token_hex(8), None
-    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
-    shell, _, out = _greeted(host, mark, begin + script, end)
+    most 1 MiB of output. Raises Unreachable."""
+    end, code = time.monotonic() + seconds, None
+    shell, out = _begun(host, script, end)
     with shell, contextlib.suppress(TimeoutError):
         shell.end_input()
-        while (got := shell.read(end)) and len(out) <= most:
+        while (got := shell.read(end)) and len(out) <= _NOISE:
             out += got
         if not got:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -318,9 +315,8 @@ def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
     """`gpu-engine WORDS` there, entered with what it has printed once `until` is among that; it is
     told that nobody is there any more when we leave. Raises Unreachable, and Refused with what it
     said if it has ended before."""
-    end, mark = time.monotonic() + ASK, secrets.token_hex(8)
-    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
-    shell, _, out = _greeted(host, mark, begin + ssh.script(host, mark, words), end)
+    end = time.monotonic() + ASK
+    shell, out = _begun(host, ssh.script(host, "", words), end)
     with shell:
         try:
             while until.encode() not in out:
@@ -335,16 +331,31 @@ def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
         yield out.decode(errors="replace")
 
 
-def at_once(work: Callable[[T], object], items: Sequence[T]) -> list[object]:
-    """`work` on all items at the same time; what it returns or the UserError that it raises."""
-    def one(item: T) -> object:
+def reason(err: UserError) -> str:
+    """Why it could not be done, for a line that names the host already."""
+    return err.reason if isinstance(err, HostError) else str(err)
+
+
+def at_once(work: Callable[[T], A], items: Sequence[T]) -> list[tuple[T, A | UserError]]:
+    """`work` on all items at the same time: each with what that returns, or the UserError that it
+    raises."""
+    def one(item: T) -> tuple[T, A | UserError]:
         try:
-            return work(item)
+            return item, work(item)
         except UserError as err:
-            return err
+            return item, err
 
     with ThreadPoolExecutor(max(len(items), 1)) as pool:
         return list(pool.map(one, items))
+
+
+def _begun(host: Host, script: bytes, end: float) -> tuple[Shell, bytes]:
+    """A shell there that was told `script`, and what it has printed since it began. Raises
+    Unreachable."""
+    mark = secrets.token_hex(8)
+    begin = ssh.ENTER + f"exec 2>&1; printf '\\n%s\\n' {mark}\n".encode()
+    shell, _, out = _greeted(host, mark, begin + script, end)
+    return shell, out
 
 
 def _greeted(host: Host, mark: str, script: bytes, end: float, own: list[str] | None = None,
@@ -354,7 +365,10 @@ def _greeted(host: Host, mark: str, script: bytes, end: float, own: list[str] | 
     ssh shares, or where that ends just then over another. Raises Unreachable."""
     for shared in (True, False):
         with contextlib.suppress(_Share):
-            shell, data = Shell(host, own or _argv(host, shared)), b""
+            try:
+                shell, data = Shell(host, own or ssh.shell(host, shared=shared)), b""
+            except BadName as err:
+                raise Unreachable(host.name, str(err)) from None
             opening(shell)
             try:
                 shell.write(script, end)
@@ -375,13 +389,6 @@ def _greeted(host: Host, mark: str, script: bytes, end: float, own: list[str] | 
                 shell.__exit__()
                 raise
     raise Unreachable(host.name, "the connection broke")
-
-
-def _argv(host: Host, shared: bool) -> list[str]:
-    try:
-        return ssh.shell(host, shared=shared)
-    except BadName as err:
-        raise Unreachable(host.name, str(err)) from None
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

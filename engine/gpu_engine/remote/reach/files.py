@@ -13,9 +13,7 @@ from typing import NamedTuple
 from gpu_engine.events.paths import DEVICES
 
 SUPERVISOR = "supervisor.log"
-_EVENTS = re.compile(r"ranks/([0-9]{5})\.jsonl")
-_LOG = re.compile(r"ranks/([0-9]{5})\.log")
-_NODE = re.compile(r"node([0-9]{1,4})\.log")
+_FILE = re.compile(r"ranks/(?P<rank>[0-9]{5})\.(?:jsonl|log)|node(?P<node>[0-9]{1,4})\.log")
 
 
 class At(NamedTuple):
@@ -28,25 +26,19 @@ class At(NamedTuple):
     crc: int = 0
 
 
-def of_run(name: str) -> bool:
-    """Whether a file of that name, relative to its run folder, is mirrored."""
-    return name in (SUPERVISOR, DEVICES) or any(p.fullmatch(name) for p in (_EVENTS, _LOG, _NODE))
-
-
 def is_events(name: str) -> bool:
     """Whether it only ever grows; logs are cut when they have grown too large."""
-    return name == DEVICES or _EVENTS.fullmatch(name) is not None
+    return name.endswith(".jsonl")
 
 
-def here(name: str, host: str, ranks: Collection[int], node: int) -> str | None:
-    """Where the file that a host with these ranks calls `name` lies in the run folder here; None
-    where it has no business sending it. `host` is the name that the person gave it."""
-    if name == SUPERVISOR:
-        return f"hosts/{host}.log"
-    if name == DEVICES:
-        return f"hosts/{host}.{DEVICES}"
-    of_rank = _EVENTS.fullmatch(name) or _LOG.fullmatch(name)
-    if of_rank is not None:
-        return name if int(of_rank[1]) in ranks else None
-    of_node = _NODE.fullmatch(name)
-    return name if of_node is not None and int(of_node[1]) == node else None
+def here(name: str, host: str = "", ranks: Collection[int] | None = None, node: int = 0
+         ) -> str | None:
+    """Where the file that a host with these ranks (None: all) and this node calls `name` lies in
+    the run folder here; None where it is none of its files. `host` is the name that the person gave
+    it."""
+    if name in (SUPERVISOR, DEVICES):
+        return f"hosts/{host}.{'log' if name == SUPERVISOR else DEVICES}"
+    found = _FILE.fullmatch(name)
+    own = found is not None and (ranks is None or (
+        int(found["rank"]) in ranks if found["rank"] else int(found["node"]) == node))
+    return name if own else None

@@ -103,11 +103,7 @@ def read() -> dict[str, Host]:
 def find(name: str) -> Host:
     """The host that a person calls `name`: as hosts.toml has it, else what ssh knows by that name,
     or this machine. Raises UserError for what can't be a name, or a hosts.toml that is wrong."""
-    try:
-        check_name(name)
-    except BadName as err:
-        raise UserError(str(err)) from None
-    return read().get(name) or Host(name)
+    return read().get(check_name(name)) or Host(name)
 
 
 def meant_by(entries: Sequence[str]) -> list[Host]:
@@ -136,13 +132,16 @@ def add(host: Host) -> Path:
     return _change(host.name, entry)
 
 
-def remove(name: str) -> Path:
-    """Take `name` out of the file. Returns the file's path. Raises UserError where it is not
+def remove(*names: str) -> Path:
+    """Take `names` out of the file. Returns the file's path. Raises UserError where one is not
     there."""
     there = read()
-    if name not in there:
-        raise UserError(f"{path()} has no host {clean(name, 80)!r}; {meant(name, there)}")
-    return _change(name, None)
+    for name in names:
+        if name not in there:
+            raise UserError(f"{path()} has no host {clean(name, 80)!r}; {meant(name, there)}")
+    for name in dict.fromkeys(names):
+        _change(name, None)
+    return path()
 
 
 def _change(name: str, entry: dict[str, Any] | None) -> Path:

@@ -212,7 +212,8 @@ def typed(data: Any, kind: type[A]) -> A:
 def _bounded(value: Any, depth: int = 0) -> Any:
     """What an answer is made of, if all of it is within the bounds. Raises ValueError."""
     if isinstance(value, str) and len(value) <= TEXT:
-        return harmless(value)
+        return value if value.isprintable() and value.isascii() and len(value) < 4096 else \
+            "\n".join(clean_lines(value))
     if isinstance(value, dict | list | tuple) and len(value) <= ITEMS and depth < _DEPTH:
         if not isinstance(value, dict):
             return [_bounded(v, depth + 1) for v in value]
@@ -221,9 +222,3 @@ def _bounded(value: Any, depth: int = 0) -> Any:
             or (isinstance(value, int) and abs(value) < 1 << 63):
         return value
     raise ValueError(f"a {type(value).__name__} is too long, too large or nested too deeply")
-
-
-def harmless(text: str) -> str:
-    """A text of several lines without anything that a terminal would obey."""
-    return text if text.isprintable() and text.isascii() and len(text) < 4096 else \
-        "\n".join(clean_lines(text))

@@ -36,7 +36,6 @@ PACKAGES = ("click", "msgspec", "nvidia-ml-py", "platformdirs", "psutil", "tomlk
 """What the engine needs, none of which needs another. torch is gigabytes, and depends on the other
 machine's driver."""
 _LOOKING, _SECONDS = 60.0, 600.0
-_MOST = 1 << 20
 _PYTHON = "{}.{}".format(*sys.version_info)
 _KIND = f"Python {_PYTHON} on {sysconfig.get_platform()}"
 _NAMES = (f"python{_PYTHON}", "python3", "python", f"/usr/bin/python{_PYTHON}",
@@ -109,7 +108,7 @@ def inspect(host: Host, python: str | None = None) -> list[Python]:
     names += [f'"{name}"' for name in _NAMES]
     ran = call.run(host, (
         f"cd /\nfor p in {' '.join(names)}; do if command -v \"$p\" >/dev/null 2>&1; then "
-        f"\"$p\" -c '{_LOOK}' </dev/null 2>/dev/null; fi; done\n").encode(), _LOOKING, most=_MOST)
+        f"\"$p\" -c '{_LOOK}' </dev/null 2>/dev/null; fi; done\n").encode(), _LOOKING)
     return read(ran.out)
 
 
@@ -130,7 +129,7 @@ def bring(plan: Plan) -> None:
     """Set it up. What was there before stays in use until the new one has been tried. Raises
     Unreachable, UserError with what the host said."""
     word = secrets.token_hex(8)
-    ran = call.run(plan.host, script(plan, word), _SECONDS, most=_MOST)
+    ran = call.run(plan.host, script(plan, word), _SECONDS)
     if f"{word} done" not in ran.out:
         said = [clean(line, 400) for line in ran.out.splitlines() if line.strip()]
         raise UserError(f"{plan.host.name}: it could not be set up: "

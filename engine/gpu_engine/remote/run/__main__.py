@@ -26,13 +26,11 @@ def main(argv: list[str]) -> int:
     try:
         if argv[3:] == ["rest"]:
             rest.fetch(run)
-            digest.make(run)
-            os._exit(0)
-        state = None
-        if waiting.read(run.path) is None or HostWaiter(run).take_turn() is not None:
+        elif waiting.read(run.path) is None or HostWaiter(run).take_turn() is not None:
             span = Span(run, Rungs.of(run))
-            state = span.hold() if span.state.live else span.state
-        code = EXIT_CODES[(state or run.state()).state]
+            if span.state.live:
+                span.hold()
+        code = EXIT_CODES.get(run.state().state, 1)
         digest.make(run)
     except Exception:
         logging.exception("the process that holds the run together failed")

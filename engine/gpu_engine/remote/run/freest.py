@@ -23,8 +23,7 @@ from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import LOCAL, Host, HostDevices
 from gpu_engine.remote.reach.protocol import Welcome
 from gpu_engine.remote.reach.watcher import HostSeen, Watcher
-from gpu_engine.remote.run.nodes import Machine
-from gpu_engine.remote.run.survey import unfit
+from gpu_engine.remote.run.nodes import Machine, unfit
 from gpu_engine.runs.waiting import BEHIND, Wants
 from gpu_engine.spec.schema import RunSpec
 

@@ -18,8 +18,7 @@ from gpu_engine.events.notices import NOT_FETCHED
 from gpu_engine.events.paths import events_path, log_path
 from gpu_engine.remote.reach.protocol import Piece
 from gpu_engine.remote.run import parts
-from gpu_engine.remote.run.link import Link
-from gpu_engine.remote.run.mirror import Mirror
+from gpu_engine.remote.run.link import Link, Mirror
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run

@@ -19,13 +19,15 @@ from gpu_engine.common import files, procs, units
 from gpu_engine.common.errors import UserError
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Error
-from gpu_engine.remote.run import parts, queries, rest, verdict
-from gpu_engine.remote.run.link import Link
+from gpu_engine.remote.run import parts, rest
+from gpu_engine.remote.run.link import Link, to_stop_text
 from gpu_engine.remote.run.parts import Part
-from gpu_engine.remote.run.verdict import End
+from gpu_engine.remote.run.prepare import again
+from gpu_engine.remote.run.verdict import End, Outcome, by_our_clock, judge
 from gpu_engine.runs import leftovers
-from gpu_engine.runs.folder import AttemptRecord, Cause, Run, State, StateName
+from gpu_engine.runs.folder import EXIT_CODES, AttemptRecord, Cause, Run, State, StateName
 from gpu_engine.runs.follow import Follower
+from gpu_engine.runs.state import Notice
 
 if TYPE_CHECKING:
     from gpu_engine.supervisor.supervise import Compare
@@ -40,8 +42,6 @@ GIVE_UP = 60.0
 """Seconds for which a host that can't be reached is waited for, once all others have ended."""
 _UNNOTICED = 15.0
 """Seconds for which a connection may be cut without ssh having noticed."""
-_EXIT = {"completed": 0, "stopped": 130, "failed": 1}
-_ENDED = ("completed", "stopped", "failed", "lost", "unreadable")
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +50,14 @@ class Span:
     """Holds one run together. `compare`: with what it may be stopped before its end. Raises
     UserError where its plan or parts can't be read."""
 
-    def __init__(self, run: Run, compare: Compare | None = None) -> None:
+    def __init__(self, run: Run, compare: Compare | None) -> None:
         self.run, self.compare = run, compare
         self._ranks = Follower(run)
-        self.plan = run.require_plan()
+        self.spec = run.require_plan().spec
         self.parts: dict[str, Part] = {p.host: p for p in parts.read(run.path)}
         if not self.parts:
             raise UserError(f"{run.path / parts.FOLDER}: says nothing of the run's hosts")
-        recorded = State.from_dict(files.json_inside(run.path, "state.json"))
-        if recorded is None:
+        if (recorded := run.recorded()) is None:
             raise UserError(f"{run.path / 'state.json'}: can't be read")
         pid = os.getpid()
         self.state: State = replace(recorded, pid=pid, ticks=procs.start_ticks(pid),
@@ -79,15 +78,13 @@ class Span:
         self.alone: float | None = None
         """Monotonic seconds since when only hosts that can't be reached are left."""
 
-    def hold(self) -> State:
-        """Until the run has ended. Returns the end."""
-        soon = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-        for number in soon:
-            signal.signal(number, self._hear_stop)
-        signal.signal(signal.SIGQUIT, self._hear_now)
+    def hold(self) -> None:
+        """Until the run has ended."""
+        told = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGQUIT)
+        for number in told:
+            signal.signal(number, self._hear)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # Blocked by who started us, or while it waited.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*soon, signal.SIGQUIT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, told)  # blocked by who started us, or waited
         files.remove_temporary(self.run.path / parts.FOLDER)
         if self.state.state == "queued":
             self._begin(self.state.attempt)
@@ -113,26 +110,24 @@ class Span:
             if why is not None:
                 reason, cause = why, Cause(why)
                 break
-        if outcome == "stopped":
-            reason = self._not_stopped() or reason
-        lacking = [self.parts[name] for name, end in self.over.items() if end.lost is not None]
-        lacking = [replace(part, behind=True) for part in lacking if part.run or part.asked]
-        for part in lacking:
-            self._note(part)
-        self._set_state(outcome, ended=time.time(), exit_code=_EXIT[outcome], reason=reason,
-                        cause=cause, unheard=(), again=None,
-                        warnings=(*self.state.warnings, *rest.notice(self.run.path, lacking)))
-        return self.state
+        text, notices = self._left_behind(stopped=outcome == "stopped")
+        self._set_state(outcome, ended=time.time(), exit_code=EXIT_CODES[outcome],
+                        reason=text or reason, cause=cause, unheard=(), again=None,
+                        warnings=(*self.state.warnings, *notices))
 
-    def _not_stopped(self) -> str | None:
-        """What is said of hosts that were not reached to be stopped, and are asked by another
-        `stop`; None: there are none."""
-        left = [name for name, end in self.over.items() if end.lost is not None
-                and not self.links[name].told_to_stop
-                and (self.parts[name].run or self.parts[name].asked)]
-        for name in left:
-            self._note(replace(self.parts[name], to_stop=True))
-        return queries.to_stop_text(self.run, left) if left else None
+    def _left_behind(self, *, stopped: bool) -> tuple[str | None, list[Notice]]:
+        """What is said of hosts that were away at the end: of those that could not be asked to
+        stop, which another `stop` asks, and of what they have recorded and is not here."""
+        lacking = list[Part]()
+        for name, end in self.over.items():
+            part = self.parts[name]
+            if end.lost is not None and (part.run or part.asked):
+                part = replace(part, behind=True,
+                               to_stop=stopped and not self.links[name].told_to_stop)
+                self._note(part)
+                lacking.append(part)
+        left = [part.host for part in lacking if part.to_stop]
+        return to_stop_text(self.run, left) if left else None, rest.notice(self.run.path, lacking)
 
     # --- attempts ------------------------------------------------------------------------------
 
@@ -142,15 +137,13 @@ class Span:
                         changed=(), again=None, attempts=(*self.state.attempts, record)[-50:])
 
     def _restarts_left(self) -> int:
-        return self.plan.spec.train.restarts - (self.state.attempt - self.begun)
+        return self.spec.train.restarts - (self.state.attempt - self.begun)
 
     def _again(self, reason: str | None) -> str | None:
         """Begin the next attempt, at another port as the one before may still be held, once all
         hosts are there and meet: one that reboots is waited for. Returns why it can't begin within
         `run.host_wait`; None if it has, or a stop was asked for."""
-        from gpu_engine.remote.run.prepare import parts_again
-
-        spec, failed = self.plan.spec, self.state.attempt
+        spec, failed = self.spec, self.state.attempt
         pause = min(2.0 ** (failed - self.begun), 30.0)
         end, then = time.monotonic() + pause + spec.run.host_wait, f"again in {pause:.0f} s"
         while True:
@@ -162,8 +155,9 @@ class Span:
                     return None
                 time.sleep(min(left, 0.2))
             try:
-                told = parts_again(self.run, tuple(self.parts.values()), spec,
-                                   self._restarts_left() - 1)
+                left = self._restarts_left() - 1  # that a single one may make by itself
+                *_, told = again(self.run, replace(spec, train=replace(spec.train, restarts=left)),
+                                 tuple(self.parts.values()))
             except UserError as err:
                 log.warning("attempt %d can't begin yet: %s", failed + 1, err)
                 room = end - time.monotonic()
@@ -177,10 +171,10 @@ class Span:
             self._begin(failed + 1)
             return None
 
-    def _attempt(self) -> tuple[verdict.Outcome, str | None, Cause | None]:
+    def _attempt(self) -> tuple[Outcome, str | None, Cause | None]:
         self.over = {}
         self.told_to_stop = self.deadline = self.alone = None
-        limit = self.plan.spec.run.log_mb << 20
+        limit = self.spec.run.log_mb << 20
         self.links = {name: Link(self.run.path, part, limit, self._news)
                       for name, part in self.parts.items()}
         for link in self.links.values():
@@ -198,7 +192,7 @@ class Span:
                                            or "it was given up"))
             link.give_up()
         self._watch_rungs()  # those that it has passed since
-        outcome, reason, cause = verdict.judge(self.over, stop_asked=self.stop_asked)
+        outcome, reason, cause = judge(self.over, stop_asked=self.stop_asked)
         if outcome == "stopped" and (why := self.state.loses):
             reason = f"{why}; {reason}" if reason else why
         return outcome, reason, cause
@@ -247,7 +241,7 @@ class Span:
             seconds = WAKE
             self._stop_all(now=False)
         elif states & {"completed", "stopped"}:
-            seconds = LINGER if "completed" in states else self.plan.spec.run.grace + 2 * WAKE
+            seconds = LINGER if "completed" in states else self.spec.run.grace + 2 * WAKE
         if self.deadline is None and seconds is not None:
             self.deadline = time.monotonic() + seconds
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -282,7 +276,7 @@ class Span:
                  for error in backwards(self.run.events(rank), Error, within=1 << 20)
                  if error.t >= begun]
         ended = part.heard + part.skew if state.state == "lost" and part.heard else state.ended
-        return verdict.by_our_clock(min(times, default=ended), part.skew,
+        return by_our_clock(min(times, default=ended), part.skew,
                                     self.state.attempts[-1].started, time.time())
 
     # --- state ---------------------------------------------------------------------------------
@@ -300,7 +294,7 @@ class Span:
                   if n not in self.over and (link.part.problem or link.unheard)}
         reason = self._silence(silent) or next(
             (f"{n}: {s.reason}" for n, s in states.items()
-             if s.reason and s.state not in _ENDED), None)
+             if s.reason and s.live), None)
         warnings = {one.code: one for s in states.values() for one in s.warnings}
         changes: dict[str, Any] = {
             "until": min((link.state.until - link.part.skew for link in self.links.values()
@@ -347,8 +341,6 @@ class Span:
         except OSError as err:
             log.error("state.json can't be written: %s", err)
 
-    def _hear_stop(self, *_: object) -> None:
+    def _hear(self, number: int, _: object) -> None:
         self.stop_asked = True
-
-    def _hear_now(self, *_: object) -> None:
-        self.stop_asked = self.now_asked = True
+        self.now_asked |= number == signal.SIGQUIT

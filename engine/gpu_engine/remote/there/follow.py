@@ -55,15 +55,15 @@ class _Sender:
         """`ranks`: those whose files are wanted; None: all. `node`: the one whose log is."""
         self._run, self._ranks, self._node = run, ranks, node
         self._at: dict[str, int | None] = {
-            a.name: a.offset if _same(run, a) else None for a in at if files.of_run(a.name)}
+            a.name: a.offset if _same(run, a) else None for a in at if files.here(a.name)}
         """How far each file was sent; None: the next piece begins it anew."""
 
     def find(self) -> None:
         """Files that have come. The events go first: they are what a screen shows."""
         names = [f"{FOLDER}/{n}" for n in _listed(self._run, FOLDER)] + _listed(self._run, "")
         # An earlier attempt may have had other ranks here.
-        new = {name: 0 for name in names if files.of_run(name) and (
-            self._ranks is None or files.here(name, "", self._ranks, self._node) is not None)}
+        new = {name: 0 for name in names
+               if files.here(name, ranks=self._ranks, node=self._node) is not None}
         self._at = dict(sorted((new | self._at).items(),
                                key=lambda pair: (not files.is_events(pair[0]), pair[0])))
 

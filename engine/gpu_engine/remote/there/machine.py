@@ -37,14 +37,6 @@ _PATIENCE = 5.0
 """The kernel sends a first packet that was lost again after 1 and 3 s (RFC 6298)."""
 
 
-def code_state(name: str) -> protocol.CodeState:
-    """Where the code of this name is, which is kept for a day from now on. Raises UserError."""
-    place, there = store.place_of(name)
-    if there:
-        store.mark_used(place)
-    return protocol.CodeState(str(place), there)
-
-
 def welcome(inventory: Inventory, code: protocol.CodeState | None) -> protocol.Welcome:
     """What this machine is, with these devices."""
     taken = choose.of_ranks(None, Path.cwd())
@@ -94,7 +86,12 @@ def looks(interval: float, *, slots: bool = False, code: str | None = None
     """What this machine is, at once, and then its devices again and again, as on its own screen.
     `slots`: those of its processor, although it has GPUs. Raises UserError."""
     inventory = cpu_slots() if slots else discover()
-    known = code_state(code) if code is not None else None
+    known = None
+    if code is not None:
+        place, there = store.place_of(code)
+        if there:  # and is kept for a day from now on
+            store.mark_used(place)
+        known = protocol.CodeState(str(place), there)
     yield {"kind": "machine"} | msgspec.to_builtins(welcome(inventory, known))
     interval = max(interval, _QUICKEST)
     with Sampler(inventory, runs_folder=paths.runs_folder(), interval=interval) as sampler:

@@ -8,15 +8,15 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
-from msgspec import Struct
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.launching import launcher
 from gpu_engine.plan.records import PartOf, ResumeFrom
+from gpu_engine.remote.run.parts import Part
 from gpu_engine.remote.there.wire import enter
 from gpu_engine.runs.folder import Run, all_parts, find, private_folder
 from gpu_engine.spec.schema import RunSpec
@@ -26,22 +26,16 @@ _LOOKED_AT = 100
 """Runs, from the newest, among which one that was asked for already is looked for."""
 
 
-class Order(Struct):
-    """What is asked for: of the machine's record of the part, which says what they mean, these."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Part):
+    """What is asked for: that machine's record of the part, and of what it is one."""
 
-    key: str
     of: str
     """The id of the run that it is part of."""
     machine: str
     """The name of the machine that has that run."""
     only_ask: bool
     """Start nothing: tell of the run that was started by this key."""
-    run: str | None
-    resume: bool
-    attempt: int
-    checkpoint: str | None
-    fresh: tuple[int, ...]
-    trying: bool
 
 
 def started_by(key: str) -> Run | None:
