@@ -78,6 +78,10 @@ def test_the_walk_sees_every_field_of_every_section():
     assert [key.dotted for key in KEYS] == [
         f"{section}.{f.name}" for section, cls in schema.SECTIONS.items() for f in fields(cls)]
     assert [f.name for f in fields(RunSpec)] == ["name", *schema.SECTIONS]
+    assert schema.known_keys() == [key.dotted for key in KEYS]
+    assert [key for key in (*schema.keys(), "task.params.x", "run.env.X", "run.envX", "batch.x")
+            if not schema.is_key(key)] == ["run.envX", "batch.x"]
+    assert "a\\ud800" in to_toml(RunSpec(name="a\ud800"))
 
 
 @pytest.mark.parametrize("cls", [RunSpec, *schema.SECTIONS.values()])

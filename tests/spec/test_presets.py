@@ -109,12 +109,12 @@ def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
     mine = presets.load("mine")
     assert (mine.description, mine.spec, "description" in mine.data) == (
         "two cards, small batch", spec, False)
-    path.write_text("# why:\n" + path.read_text())
+    path.write_text("# X is why:\n" + path.read_text())
     presets.save("mine", replace(spec, name="b"))
     assert presets.about(presets.load("mine")) == "two cards, small batch"
     presets.save("mine", presets.load("mine").spec, "")
     assert "description" not in path.read_text()
-    assert presets.about(presets.load("mine")) == "why"
+    assert presets.about(presets.load("mine")) == "X is why"
     assert presets.load("mine").spec.name == "b"
     for wrong in ("x" * 201, "two\nlines", "a\x1b[31m"):
         with pytest.raises(UserError, match="a text in one line, at most 200"):
