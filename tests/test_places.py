@@ -114,8 +114,8 @@ def test_a_port_that_is_taken_at_the_start_is_told_to_a_command(home, tmp_path):
     assert re.search(r"^port [1-9]\d{3,4} of 127\.0\.0\.1$", done.stdout, re.MULTILINE), done
 
 
-LIMIT = "run.limit = 9.0: has no effect below torchrun, where nothing supervises the ranks: leave " \
-    "it out, or start it by gpu-engine run"
+LIMIT = "run.limit = 9.0: has no effect below torchrun, where nothing supervises the ranks: " \
+    "leave it out, or start it by gpu-engine run"
 
 
 def test_what_would_make_another_run_is_refused_and_the_rest_told():

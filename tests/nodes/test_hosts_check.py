@@ -49,27 +49,6 @@ def test_two_that_are_ready_and_one_that_is_away(rig: Rig, home):
     assert f"gpu-panel {__version__} · Python" in said.stdout
 
 
-@pytest.mark.parametrize(("harm", "says"), [
-    (lambda node: node.change_key(), "its host key is another one than before"),
-    (lambda node: node.start_sshd("AuthorizedKeysCommand none", "PubkeyAuthentication no"),
-     "it let nobody in without a password"),
-    (lambda node: node.stop_sshd(), "nothing answers at its ssh port"),
-])
-def test_what_to_do_is_said(rig: Rig, home, harm, says):
-    harm(rig.nodes[0])
-    found, = survey.check([Host("gpu1", python=sys.executable)])
-    assert not found.ok
-    assert found.problems[0].startswith(says)
-
-
-def test_without_our_program_and_with_a_name_that_is_none(rig: Rig, home):
-    answers = {found.host.name: found
-               for found in survey.check([Host("gpu1"), Host("nowhere.invalid")])}
-    bare, unknown = answers["gpu1"], answers["nowhere.invalid"]
-    assert "gpu-engine hosts setup gpu1" in bare.problems[0]
-    assert unknown.problems[0].startswith("there is no host of that name")
-
-
 def test_devices_are_watched_through_a_cut_and_a_reboot(rig: Rig, home, monkeypatch):
     monkeypatch.setattr("gpu_engine.remote.reach.watcher._PAUSES", (0.5,))
     watching = Watcher()

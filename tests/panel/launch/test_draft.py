@@ -8,13 +8,11 @@ from textual.widgets import Input, OptionList
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind
-from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import AskLine, Confirm, Message
-from gpu_panel.launch.device_source import freest
 from gpu_panel.launch.draft import Draft, first_draft
 
 from ...conftest import gpus
@@ -39,12 +37,6 @@ def test_what_does_not_parse_is_kept_and_named(draft):
     with pytest.raises(SpecError) as told:
         draft.spec()
     assert [p.key for p in told.value.problems] == ["batch.size"]
-
-
-def test_an_empty_field_takes_the_default(draft):
-    draft.put("batch.size", "")
-    assert not draft.says("batch.size")
-    assert draft.spec().batch.size == 64
 
 
 def test_retyping_the_same_value_is_no_change(draft):
@@ -73,13 +65,6 @@ def test_a_text_parameter_stays_a_text(draft):
     draft.put_param(TaskField("width", "int", 1, False, "", Kind("int")), "64")
     assert draft.value("task.params.text") == "123"
     assert draft.value("task.params.width") == 64
-
-
-def test_leased_cards_are_not_the_freest():
-    machine = gpus(2)
-    uuid = machine.devices[0].uuid
-    assert [d.id for d in freest(2, machine, looks(machine), {uuid: Holder(uuid, run="ab12")})] \
-        == ["1"]
 
 
 def test_cards_are_found_by_uuid_and_absent_ones_named():
