@@ -125,6 +125,8 @@ def test_what_would_make_another_run_is_refused_and_the_rest_told():
     assert {p.key for p in found} == set(PLACES[BY_HAND].refused)
     assert LIMIT in map(str, found)
     assert (refused(spec, SLURM), refused(RunSpec(), BY_HAND)) == ([], [])
+    assert told(spec, BY_HAND, by="torchrun")[0].startswith(
+        "run.log_mb has no effect below torchrun, where")
 
 
 def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help_is_told(tmp_path):

@@ -84,6 +84,18 @@ def test_the_walk_sees_every_field_of_every_section():
     assert "a\\ud800" in to_toml(RunSpec(name="a\ud800"))
 
 
+@given(st.integers(1, 9), st.integers(0, 9))
+def test_a_range_of_steps_has_its_last(first, more):
+    assert schema.parse_steps([f"{first}", f"{first}-{first + more}"]) == (
+        range(first, first + 1), range(first, first + more + 1))
+
+
+@pytest.mark.parametrize("wrong", ["a", "0", "0-5", "5-3", "-2", "2-", "1.5"])
+def test_what_is_no_step_is_refused(wrong):
+    with pytest.raises(SpecError, match=r"train\.skip_steps"):
+        schema.parse_steps([wrong])
+
+
 @pytest.mark.parametrize("cls", [RunSpec, *schema.SECTIONS.values()])
 def test_every_field_has_a_docstring(cls):
     """A section of [RunSpec] is told by its own."""
