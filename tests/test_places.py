@@ -13,7 +13,7 @@ from gpu_engine.devices.discover import cpu_slots
 from gpu_engine.plan.without_effect import BY_HAND, NEEDS, PLACES, SLURM, refused, told
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
-from gpu_engine.spec.schema import known_keys
+from gpu_engine.spec.schema import RunSpec, known_keys
 from gpu_panel.launch.draft import Draft
 from gpu_panel.launch.review import review
 from tests.command_line import called
@@ -114,6 +114,21 @@ def test_a_port_that_is_taken_at_the_start_is_told_to_a_command(home, tmp_path):
     assert re.search(r"^port [1-9]\d{3,4} of 127\.0\.0\.1$", done.stdout, re.MULTILINE), done
 
 
+LIMIT = "run.limit = 9.0: has no effect below torchrun, where nothing supervises the ranks: " \
+    "leave it out, or start it by gpu-engine run"
+
+
+def test_what_would_make_another_run_is_refused_and_the_rest_told():
+    spec = from_dict({"run": {"limit": "9s", "metrics": "auto", "halving": 3, "log_mb": 1},
+                      "train": {"restarts": 1, "hang_timeout": 9}, "devices": {"hosts": ["a"]}})
+    found = refused(spec, BY_HAND, by="torchrun")
+    assert {p.key for p in found} == set(PLACES[BY_HAND].refused)
+    assert LIMIT in map(str, found)
+    assert (refused(spec, SLURM), refused(RunSpec(), BY_HAND)) == ([], [])
+    assert told(spec, BY_HAND, by="torchrun")[0].startswith(
+        "run.log_mb has no effect below torchrun, where")
+
+
 def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help_is_told(tmp_path):
     def by_hand(*sets: str) -> tuple[int, str]:
         log = tmp_path / "log"
@@ -123,14 +138,8 @@ def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ranks.free_port())}, log).wait()
         return status, log.read_text()
 
-    refuses = ["run.limit=9s", "run.metrics=auto", "run.halving=3", "train.restarts=1",
-               "train.hang_timeout=9", "devices.hosts=a"]
-    status, said = by_hand(*refuses)
-    assert status == 2
-    assert sorted(line.partition(" = ")[0] for line in said.splitlines()) \
-        == sorted(PLACES[BY_HAND].refused)
-    assert "run.limit = 9.0: has no effect below torchrun, where nothing supervises the ranks: " \
-        "leave it out, or start it by gpu-engine run\n" in said
+    status, said = by_hand("run.limit=9s")
+    assert (status, said.strip()) == (2, LIMIT)
     (tmp_path / "home").mkdir(exist_ok=True)
     (tmp_path / "home/notify.toml").touch()
     status, said = by_hand("devices.ids=cpu:0", "run.log_mb=1", f"run.python={sys.executable}",

@@ -12,6 +12,7 @@ import pytest
 from gpu_engine.common import procs
 from gpu_engine.devices import leases
 
+from ..command_line import called
 from ..conftest import wait_for
 from ..remote.run.kit import make_hosts
 
@@ -125,7 +126,7 @@ def test_a_command_does_not_outlive_its_hold(home, tmp_path, which):
     (("--for", "1h", "--devices", "99"), "there is no device 99"),
     (("--for", "1h", "-n", "1", "--devices", "cpu:0"), "give one of them")])
 def test_what_can_not_be_held(home, words, wrong):
-    done = engine("hold", *words)
+    done = called("hold", *words)
     assert done.returncode == 2
     assert wrong in done.stderr
     assert "Traceback" not in done.stderr

@@ -318,19 +318,6 @@ async def test_a_run_holds_none_of_its_streams_and_a_curve_has_200_points(home):
         run.stop(now=True)
 
 
-async def test_a_value_that_never_came_and_tags_that_can_not_be(home):
-    async with agent("--allow", "run") as tool:
-        too_many = [f"t{i}" for i in range(16)]
-        assert "at most 16 tags" in error(await tool("run", command=["true"], devices="cpu:0",
-                                                     tag=too_many))["why"]
-        assert not runs.all_runs()
-        started, _ = await tool("run", command=["echo", "1"], devices="cpu:0",
-                                metric=["val: (\\S+)"])
-        over(runs.find(started["id"]))
-        summary = (await tool("show", run=started["id"]))[0]["summary"]
-        assert "val was not seen in 1 line" in summary
-
-
 def test_a_client_that_goes_away_in_mid_call_leaves_a_run_and_nothing_else(home):
     ask = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {},

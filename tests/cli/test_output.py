@@ -63,14 +63,6 @@ def test_nothing_prints_past_it():
     assert set(MAY) == set(past), "a reason for what prints nothing"
 
 
-@pytest.mark.parametrize("line", [
-    "print(1)", "click.echo(x)", "from click import echo", "sys.stdout.write(x)",
-    "sys.stderr.buffer.write(x)", "out = sys.stdout", "click.secho(x)", "Console()",
-    "click.confirm(x)"])
-def test_what_prints_is_seen(line):
-    assert prints(line)
-
-
 @pytest.mark.parametrize(("text", "shown"), [
     ("a\x1b]52;c;AAAA\x07b", "ab"), ("a\x1b]0;title\x1b\\b", "ab"), ("a\x1b[2J\x1b[Hb", "ab"),
     ("a\x9b2Jb", "ab"), ("a\x9d0;t\x9cb", "ab"), ("a\u202eb\u2066c\u200f", "abc"),

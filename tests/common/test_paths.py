@@ -37,8 +37,7 @@ def nameless(line: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("line", [
-    "gpu-engine runs", "gpu-engine run default --devices cpu:0", "gpu-engine hosts",
-    "gpu-engine settings", "gpu-panel --keys"])
+    "gpu-engine run default --devices cpu:0", "gpu-engine settings", "gpu-panel --keys"])
 def test_one_sentence_says_what_to_set(line, tmp_path):
     done = nameless(line)
     assert done.returncode == 2

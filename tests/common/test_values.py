@@ -141,16 +141,6 @@ def test_what_does_not_fit_is_said_alike_before_the_launch_and_by_the_rank(use, 
         assert says in str(caught.value)
 
 
-def test_the_command_line_refuses_before_it_starts(use, tmp_path):
-    said = subprocess.run(
-        [sys.executable, "-m", "gpu_engine", "plan", "--set", f"task.use={use}", "--devices",
-         "cpu:0", "--set", "task.params.opt=RMS", "--set", "task.params.shape=1,2,3"],
-        capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert said.returncode == 2
-    assert "expected one of ADAM, SGD" in said.stderr
-    assert "expected a list of 2 whole numbers, not 3" in said.stderr
-
-
 # --- properties -------------------------------------------------------------------------------
 
 HINTS = [(int, st.integers(-10**12, 10**12)), (float, st.floats(allow_nan=False,

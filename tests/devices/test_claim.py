@@ -82,23 +82,6 @@ def test_a_run_right_after_another_waits_for_its_end(as_this_machine, spec, bob)
     prepare(spec("0"))
 
 
-def test_one_that_is_picked_is_free_or_not_picked(as_this_machine, spec, bob):
-    as_this_machine("count 2", f"gpu 0 proc {bob} {GIB}")
-    assert prepare(spec(pick=1)).spec.devices.ids == ["1"]
-    with pytest.raises(UserError, match=r"bobs_training\.py"):
-        prepare(spec(pick=2))
-
-
-def test_a_screen_is_in_nobodys_way(as_this_machine, spec, bob):
-    machine = as_this_machine(
-        f"gpu 0 proc {bob} {900 << 20} graphics", f"gpu 0 mem_used {950 << 20}"
-    )
-    assert not prepare(spec("0")).plan.warnings
-    machine.add(f"gpu 0 mem_used {2 * GIB}")
-    with pytest.raises(SpecError, match="does not say by what"):
-        prepare(spec("0"))
-
-
 def test_what_is_in_doubt_is_said_and_goes(as_this_machine, spec):
     as_this_machine(
         "gpu 0 ecc_uncorrected 2",
@@ -278,11 +261,3 @@ def test_a_run_for_gpus_does_not_begin_on_the_processor_unasked(as_this_machine,
     assert prepare(spec("cpu:0")).plan.device_type == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert prepare(spec(pick=1)).plan.device_type == "cpu"
-
-
-def test_slots_by_name_on_a_machine_with_gpus_and_never_both(as_this_machine, spec):
-    as_this_machine("count 2")
-    assert prepare(spec("cpu:0")).plan.device_type == "cpu"
-    assert prepare(spec(pick=2)).spec.devices.ids == ["0", "1"]
-    with pytest.raises(SpecError, match="can't train together"):
-        prepare(spec("0", "cpu:0"))

@@ -8,17 +8,16 @@ import time
 import pytest
 
 from gpu_engine.common import paths
-from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.errors import SpecError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
 from gpu_engine.devices.sampler import Sampler
 from gpu_engine.places.verbs import prepare
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import Confirm
-from gpu_panel.launch.devices import DevicesPane
 
 from ..conftest import wait_for
-from ..panel.panel_kit import screen_text, settled, shown, until
+from ..panel.panel_kit import screen_text, shown, until
 from .test_panel_on_standin import panel
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -80,31 +79,3 @@ async def test_the_panel_offers_no_sharing_of_it(as_this_machine, tmp_path):
             await until(pilot, lambda: "lost: it fell off the bus" in shown(table))
             await refused(pilot, screen)
             assert "GPU 1 can't be used" in " ".join(shown(table).split())
-
-
-async def test_all_that_are_free_are_ticked(as_this_machine):
-    as_this_machine("count 3", "gpu 1 lost 1")
-    async with panel("ddp", sets=("devices.ids=0",)) as (pilot, screen, table):
-        await until(pilot, lambda: "lost: it fell off the bus" in shown(table))
-        screen.query_one(DevicesPane).focus()
-        await until(pilot, lambda: screen.source.state_of("2") == "free")
-        await pilot.press("a")
-        await settled(pilot, screen)
-        assert screen.draft.ids == ["0", "2"]
-        await pilot.press("a")
-        await settled(pilot, screen)
-        assert screen.draft.ids == []
-
-
-MIXED = ("count 3", "gpu 1 mig 1", "gpu 1 slice 0 MIG-aaaaaaaa-1111-5222-8333-444444444444",
-         "gpu 1 slice 1 MIG-bbbbbbbb-1111-5222-8333-444444444444",
-         "gpu 1 slice 2 MIG-cccccccc-1111-5222-8333-444444444444", "gpu 2 lost 1")
-
-
-def test_a_whole_gpu_and_a_slice_are_not_picked_together(as_this_machine):
-    as_this_machine(*MIXED)
-    picked = prepare(spec(pick=3)).spec.devices.ids
-    assert all(i.startswith("MIG") for i in picked)
-    assert prepare(spec(pick=1)).spec.devices.ids == ["0"]
-    with pytest.raises(UserError, match="whole GPUs and MIG slices are not used together"):
-        prepare(spec(pick=4))

@@ -30,29 +30,13 @@ def other_process():
     process.wait()
 
 
-def test_everything_in_its_unit(as_this_machine):
-    sample = look(
-        [
-            "gpu 0 util 74", "gpu 0 mem_util 40", "gpu 0 mem_used 36507222016", "gpu 0 temp 61",
-            "gpu 0 power 301500", "gpu 0 power_limit 400000", "gpu 0 clock_sm 1410",
-            "gpu 0 clock_mem 1593", "gpu 0 fan 30", "gpu 0 reasons 4", "gpu 0 pstate 2",
-            "gpu 0 ecc_corrected 3", "gpu 0 clock_sm_max 1980",
-        ],
-        as_this_machine,
-    )  # fmt: skip
-    assert sample.problem is None
-    assert (sample.utilization, sample.memory_utilization) == (0.74, 0.4)
-    assert (sample.memory_used, sample.memory_total) == (36507222016, 85899345920)
-    assert sample.memory_reserved == 650000000
-    assert (sample.temperature, sample.power, sample.power_limit) == (61, 301.5, 400)
-    assert (sample.clock_sm, sample.clock_memory) == (1_410_000_000, 1_593_000_000)
-    assert sample.clock_sm_max == 1_980_000_000
-    assert (sample.fan, sample.performance_state) == (0.3, 2)
+def test_what_nvitop_does_not_show(as_this_machine):
+    """The rest: test_agreement.py."""
+    sample = look(["gpu 0 reasons 4", "gpu 0 ecc_corrected 3"], as_this_machine)
+    assert (sample.problem, sample.memory_reserved) == (None, 650000000)
     assert sample.throttle == ("power limit",)
     assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.health) == (3, 0, ())
-    assert (sample.persistence, sample.compute_mode) == (True, "default")
     assert (sample.pcie_generation, sample.pcie_width) == (4, 16)
-    assert sample.processes == ()
     assert abs(sample.taken - time.time()) < 5
 
 
@@ -169,20 +153,6 @@ def test_processes_of_every_kind(as_this_machine, other_process):
     assert by_pid[me].utilization == 0.55
     assert by_pid[other].kind == "mps"
     assert by_pid[1].kind == "graphics"
-    import psutil
-
-    known = psutil.Process(other)
-    assert by_pid[other].user == known.username()
-    assert by_pid[other].command.endswith("train.py")
-    assert by_pid[other].started == pytest.approx(known.create_time(), abs=0.05)
-    assert by_pid[other].host_memory > 1 << 20
-
-
-def test_a_process_of_another_namespace(as_this_machine):
-    sample = look(["gpu 0 proc 4194303 1073741824"], as_this_machine)
-    (process,) = sample.processes
-    assert (process.visible, process.user, process.command) == (False, None, None)
-    assert process.memory == 1 << 30
 
 
 @pytest.mark.parametrize("code", [3, 4, 13, 999])
@@ -193,20 +163,3 @@ def test_a_process_list_that_is_refused_is_unknown_and_not_empty(as_this_machine
     )
     assert sample.processes is None
     assert sample.problem is None
-
-
-def test_a_slice_has_its_own_memory_and_processes(as_this_machine):
-    as_this_machine(
-        "gpu 0 mig 1",
-        "gpu 0 temp 70",
-        "gpu 0 util na",
-        "gpu 0 slice 1 MIG-cccc1111",
-        "gpu 0 slice 1 mem_used 1000",
-        f"gpu 0 slice 1 proc {os.getpid()} 500",
-        "gpu 0 slice 3 MIG-cccc3333",
-    )
-    first, second = take_once(discover()).samples
-    assert (first.memory_used, first.memory_total) == (1000, 10200547328)
-    assert [p.pid for p in first.processes] == [os.getpid()]
-    assert (second.memory_used, second.processes) == (4718592, ())
-    assert (first.utilization, first.power, first.temperature) == (None, None, 70)

@@ -77,12 +77,3 @@ async def test_nothing_is_free_while_the_driver_hangs(as_this_machine):
         await until(pilot, lambda: "not answered" in screen.source.freedom["0"].reason)
         await until(pilot, lambda: "0 free" in str(table.border_title))
         assert "not answered" in shown(table)
-
-
-async def test_what_is_unknown_for_good_is_never_ticked_as_free(as_this_machine):
-    as_this_machine("count 2", "gpu 0 util na")
-    async with panel(sets=("devices.pick=2",)) as (pilot, screen, table):
-        assert screen.draft.ids == ["1"]
-        assert "asks for the 2 freest" in shown(table)
-        await pilot.press("a", "f")
-        await until(pilot, lambda: screen.draft.ids == ["1"])

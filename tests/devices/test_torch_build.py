@@ -6,7 +6,6 @@ fails, so that whoever imports it is caught.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import venv
@@ -20,7 +19,6 @@ from gpu_engine.places.verbs import prepare
 from gpu_engine.spec.read import from_dict
 
 from ..conftest import gpus, slots
-from ..panel.panel_kit import panel, screen_text, settled, until
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.own_torch]
 
@@ -124,28 +122,3 @@ def test_this_interpreters_own_torch_is_read_and_not_imported():
     import torch
 
     assert said.stdout.split() == [torch.__version__, str(torch.version.cuda), "False"]
-
-
-def test_the_command_line_says_it(environment, as_this_machine):
-    as_this_machine("count 1")
-    python = environment(CPU)
-    said = subprocess.run(
-        [sys.executable, "-m", "gpu_engine", "plan", "single", "--devices", "0",
-         "--set", f"run.python={python}"], capture_output=True, text=True, env=os.environ,
-        check=False)
-    assert said.returncode == 2
-    assert "torch 2.13.0+cpu" in said.stderr
-    assert "whl/cu130" in said.stderr
-
-
-@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_the_panel_says_it_before_the_launch(environment, size):
-    python = environment(CPU)
-    sets = (f"run.python={python}",)
-    async with panel(gpus(1), "single", sets=sets, size=size) as (pilot, screen):
-        screen.devices.tick(["0"])
-        await settled(pilot, screen)
-        await pilot.press("escape", "3")
-        await until(pilot, lambda: "can't use an NVIDIA GPU" in " ".join(
-            screen_text(pilot.app).replace("│", " ").split()))
-        assert screen.review.plan is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from gpu_engine.common.ports import free_port
 from gpu_engine.places.verbs import prepare
 from gpu_engine.runs import folder as runs
 
-from .kit import call, losses, reference, sets, spec
+from .kit import losses, reference, spec
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +40,3 @@ def test_the_torchrun_lines_of_two_nodes_pasted_into_two_shells(home, one_proces
     assert run.state().state == "completed"
     mean = [(a + b) / 2 for a, b in zip(losses(run, 0), losses(run, 1), strict=True)]
     assert mean == pytest.approx(one_process, rel=2e-4)
-
-
-def test_a_port_taken_on_node_0_is_refused_before_anything_waits(home):
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        sock.listen()
-        done = call("run", *sets(parallel__mode="multinode", parallel__nodes=2,
-                                 devices__ids="cpu:0", parallel__master_port=sock.getsockname()[1]))
-    assert done.returncode == 2
-    assert "the port is taken" in done.stderr

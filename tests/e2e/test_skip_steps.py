@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gpu_engine.runs import folder
-from gpu_engine.spec.schema import parse_steps
 from gpu_engine.training.data import permutation
 
 from ..command_line import called
@@ -62,14 +61,3 @@ def test_a_run_goes_on_without_the_examples_of_a_bad_step(home):
     assert last[0][bad] is last[1][bad] is None
     assert [(last[0][s] + last[1][s]) / 2 for s in seen] == pytest.approx(wanted, rel=1e-5)
     assert run.state().state == "completed"
-
-
-def test_a_range_has_its_last_step():
-    assert parse_steps(["812", "820-830"]) == (range(812, 813), range(820, 831))
-
-
-@pytest.mark.parametrize("wrong", ["a", "0", "5-3", "-2", "2-", "1.5"])
-def test_what_is_no_step_is_refused(home, wrong):
-    out = called("plan", "ddp", "--devices", "cpu:0,cpu:1", "--set", f"train.skip_steps={wrong}")
-    assert out.returncode == 2
-    assert "train.skip_steps" in out.stderr

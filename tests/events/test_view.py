@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_engine.events import notices, schema, view
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.view import RunView
-from gpu_engine.events.writer import encode
+from gpu_engine.events.writer import append, encode, json_safe
 
 from .. import event_lines
 from ..event_lines import from_dict
@@ -71,6 +72,30 @@ def test_every_kind_has_its_line():
 def test_the_loss_of_a_rank_is_that_of_its_step(told, shown):
     loss = folded(event("step", step=9, n=2, lr=0.1, **told)).ranks[0].loss
     assert loss == shown or (loss != loss and shown != shown)
+
+
+@given(kinds.any_event)
+def test_a_time_is_written_in_milliseconds_and_a_record_as_its_line(one):
+    assert json.loads(encode(one))["t"] == round(one.t, 3)
+    assert json_safe([one]) == [json_safe(asdict(one))]
+
+
+def test_a_line_that_was_cut_is_ended_before_the_next(tmp_path):
+    (tmp_path / "events").write_bytes(b"{")
+    one = event("memory", rss=5)
+    append(tmp_path / "events", one)
+    append(tmp_path / "events", one)
+    assert (tmp_path / "events").read_bytes() == b"{\n" + 2 * encode(one)
+
+
+@pytest.mark.parametrize(("told", "began", "points"), [
+    ({"losses": [3.0, 1.0]}, 4.0, [(8, 5.0, 3.0, 3.0, 3.0), (9, 6.0, 1.0, 1.0, 1.0)]),
+    ({"losses": [3.0]}, None, [(9, 6.0, 3.0, 3.0, 3.0)]),
+    ({"losses": [3.0]}, 7.0, [(9, 6.0, 3.0, 3.0, 3.0)]), ({}, 4.0, []),
+    ({"loss": 2.0}, 4.0, [(9, 6.0, 2.0, 2.0, 2.0)]),
+    ({"loss": 2.0, "loss_min": 0.5, "loss_max": 4.0}, 4.0, [(9, 6.0, 2.0, 0.5, 4.0)])])
+def test_the_losses_of_an_event_are_points_over_its_time(told, began, points):
+    assert view.points_of(event("step", step=9, n=2, **told), 6.0, began) == points
 
 
 def test_a_restart_clears_the_error_and_goes_back():
@@ -134,7 +159,9 @@ def test_what_is_said_of_a_silent_rank_or_late_is_no_sign_of_life():
 def test_what_stood_goes_on_with_a_step():
     stood = event("stands", step=4, phase="data", since=1.0, works=True, place="a.py")
     assert folded(stood).ranks[0].stands == stood
-    assert folded(stood, event("step", step=5)).ranks[0].stands is None
+    for works, lasted in ((True, 0.0), (False, 4.0)):
+        rank = folded(replace(stood, works=works), event("step", 5.0, step=5)).ranks[0]
+        assert (rank.stands, rank.stepped, rank.stood) == (None, True, lasted)
 
 
 def test_the_ranks_of_the_latest_attempt_count_which_may_be_fewer():

@@ -119,18 +119,6 @@ def test_columns_that_appear_later_are_empty_before(home, tmp_path):
         ("1", "", ""), ("2", "3", "4")]
 
 
-def test_the_last_step_is_one_row_though_memory_is_read_after_it(home, tmp_path):
-    with Written() as it:
-        it.start(0)
-        it.steps(0, 1, [1.0], 1.0)
-        it.steps(0, 2, [0.5], 2.0)
-        it.tell(0, "memory", t=2.5, rss=7 << 20, gpu_process=None)
-    run = it.run
-    assert called("export", run.id, "--to", "csv", "-o", str(tmp_path / "x.csv")).returncode == 0
-    assert [(r["step"], r["train/loss"], r["memory/host"])
-            for r in table(tmp_path / "x.csv")] == [("1", "1", ""), ("2", "0.5", str(7 << 20))]
-
-
 def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "x.csv"
     out.write_text("mine")

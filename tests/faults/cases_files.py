@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -12,7 +11,7 @@ from gpu_engine.runs import folder as runs
 from gpu_engine.runs.follow import Follower
 
 from ..conftest import wait_for
-from .kit import Box, case, checkpoints, events, logs, members, steps, verified
+from .kit import Box, case, checkpoints, events, logs, members, verified
 
 GARBAGE = [b"", b"{", b"null", b"[]", b"\x00" * 4096, b"\xff\xfe\xfd", b'{"state": []}',
            b'{"state": "running"}', b"[" * 100_000, b'{"state": "completed", "id": 1}',
@@ -36,25 +35,6 @@ train(3)
     assert follower.skipped == 1
     assert [a.outcome for a in state.attempts] == ["failed", "completed"]
     assert "SIGKILL" in state.attempts[0].reason
-
-
-@case("Garbage between events: binary, a megabyte in one line, ten thousand deep, not JSON, odd "
-      "types", "every whole event is read, the rest counted; the run completes")
-def garbage_lines(box: Box) -> None:
-    run = box.go(r"""
-start(); step(1)
-for junk in (b"\x00\xff\n", b"x" * 1_000_000 + b"\n", b"[" * 10_000 + b"\n", b"42\n", b"{}\n",
-             b'{"t":"x","kind":"step"}\n', b'{"t":1,"kind":{}}\n', b"\n\n",
-             b'{"t":1e400,"kind":"step","step":"NaN","losses":{},"loss":[]}\n',
-             b'{"t":1,"kind":"phase","phase":[],"since":{},"step":null}\n',
-             b'{"t":1,"kind":"end2"}\n'):
-    os.write(out._file.descriptor(), junk)
-train(3)
-""")
-    assert box.ended(run).state == "completed"
-    assert steps(run) == 3
-    shown = json.loads(box.cli("show", run.id, "--json").stdout)
-    assert [r["step"] for r in shown["ranks"]] == [3, 3]
 
 
 @case("state.json damaged in ten ways while the run goes on",
@@ -114,22 +94,6 @@ def damaged_checkpoints(box: Box) -> None:
         assert events(run, 0, "end")[-1]["steps"] == at
         if newest.exists() and not verified(newest):
             shutil.rmtree(newest)
-
-
-@case("An earlier attempt's error is still in the events; the next attempt dies without one",
-      "the cause is the new one, not the old")
-def an_old_error_is_not_blamed_again(box: Box) -> None:
-    run = box.go("""
-if attempt == 2:
-    os._exit(9)
-start()
-tell("error", type="ValueError", message="of the first attempt", traceback="")
-finish("failed")
-""", ranks=1, train={"restarts": 1})
-    state = box.ended(run)
-    assert state.attempt == 2
-    assert "of the first attempt" in state.attempts[0].reason
-    assert "exited with 9" in state.reason
 
 
 @case("The whole run folder is deleted under a running run",

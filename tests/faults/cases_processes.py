@@ -213,17 +213,3 @@ def stopped_while_starting(box: Box) -> None:
         run.stop(now=bool(round_ % 2))
         state = box.ended(run)
         assert state.state == "stopped", (round_, state, logs(run))
-
-
-@case("Stop asked many times, then --now", "one stop; the second kind ends it at once")
-def stopped_again_and_again(box: Box) -> None:
-    run = box.go("start(); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nbeat()\n"
-                 "while True: time.sleep(1)", run={"grace": 60})
-    wait_for(lambda: all(events(run, r, "phase") for r in (0, 1)))
-    for _ in range(5):
-        run.stop()
-    assert wait_for(lambda: (s := run.state()).state == "stopping" and s)
-    assert box.cli("stop", run.id, "--now").returncode == 0
-    state = run.state()
-    assert (state.state, state.reason) == (
-        "stopped", "the ranks were killed at once, as was asked")

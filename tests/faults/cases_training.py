@@ -17,28 +17,6 @@ def a_real_rank_dies_and_the_run_restarts(box: Box) -> None:
     assert steps(run) == 12
 
 
-@case("One rank fails, the others with connection errors, some before it by the clock",
-      "the first cause leads, everywhere it is shown")
-def the_wake_does_not_lead(box: Box) -> None:
-    run = box.go("""
-start(); meet(); step(3)
-if rank == 2:
-    tell("error", type="ZeroDivisionError", message="in my data", traceback="Traceback: mine")
-    sys.stderr.write("Traceback (most recent call last):\\nZeroDivisionError: in my data\\n")
-else:
-    tell("error", t=time.time() - 5, type="RuntimeError",
-         message="[gloo/transport] Connection closed by peer", traceback="Traceback: wake")
-finish("failed", 3)
-""", ranks=4)
-    state = box.ended(run)
-    assert (state.cause.rank, state.cause.type) == (2, "ZeroDivisionError")
-    shown = box.cli("show", run.id)
-    assert shown.stderr.startswith("rank 2 failed first: ZeroDivisionError: in my data")
-    assert "gloo" not in shown.stderr
-    assert all(f"rank {r}  pid " in shown.stdout for r in range(4))
-    assert "exited with 1" in shown.stdout
-
-
 @case("Stopped at a random step, a real run of two ranks, and resumed",
       "the checkpoint is of the step at which it ended; the next attempt goes on there")
 def stopped_and_resumed(box: Box) -> None:

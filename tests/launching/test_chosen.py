@@ -61,18 +61,11 @@ def test_a_plan_of_a_device_in_use_is_shown_with_what_is_in_the_way(eight):
     assert (done.returncode, "GPU 2 is not free" in done.stderr) == (2, True)
 
 
-def test_a_preset_without_devices_gets_them_too(eight, tmp_path):
-    preset = tmp_path / "own.toml"
-    preset.write_text('name = "own"\n[task]\nuse = "gpu_engine.tasks.digits:Digits"\n')
-    assert "on GPU 2: the freest of 8" in planned(str(preset))
-
-
-@pytest.mark.parametrize("mode", ["single", "ddp", "dp"])
-def test_where_none_is_free_it_is_said_what_holds_them(eight, mode):
+def test_where_none_is_free_it_is_said_what_holds_them(eight):
     devices = discover().devices
     held = leases.acquire(paths.leases_folder(), devices[2:7], "88bb")
-    done = called("run", "--mode", mode, *COMMAND)
-    plan = planned("--mode", mode, *COMMAND)
+    done = called("run", "--mode", "ddp", *COMMAND)
+    plan = planned("--mode", "ddp", *COMMAND)
     held.close()
     assert done.returncode == 2
     for words in ("1 device is needed and none is free; GPU 0: held by run 77aa",
@@ -82,12 +75,11 @@ def test_where_none_is_free_it_is_said_what_holds_them(eight, mode):
     assert "GPU 0 → cuda:0" in plan
 
 
-@pytest.mark.parametrize("value", ["all", '"2,3"', "[2,3]", "cuda:2"])
-def test_a_list_that_names_none_by_mistake_is_refused(eight, monkeypatch, value):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+def test_a_list_that_names_none_by_mistake_is_refused(eight, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
     done = called("plan", *COMMAND)
     assert done.returncode == 2
-    assert f'no GPU can be used: CUDA_VISIBLE_DEVICES is "{value}" here' in done.stderr
+    assert 'no GPU can be used: CUDA_VISIBLE_DEVICES is "all" here' in done.stderr
     assert "as in 0,1" in done.stderr
 
 

@@ -71,16 +71,6 @@ def test_its_run_is_called_as_the_command_and_not_as_the_preset(words, name):
     assert json.loads(done.stdout)["name"] == name
 
 
-@pytest.mark.parametrize(("typed", "argv"), [
-    ("python train.py --x 'a b'", ["python", "train.py", "--x", "a b"]),
-    ("LR=1 python train.py", ["env", "LR=1", "python", "train.py"]),
-    ("python train.py \\\n  --lr 1", ["python", "train.py", "--lr", "1"])])
-def test_a_typed_command_does_what_its_words_promise(typed, argv):
-    done = called("plan", "--devices", "cpu:0", "--set", f"task.command={typed}")
-    assert done.returncode == 0
-    assert shlex.join(argv) in done.stdout
-
-
 def test_twelve_kilobytes_arrive_whole():
     words = ["x" * 100 for _ in range(120)]
     done = called("run", "--devices", "cpu:0", "--", sys.executable, "train.py", *words)

@@ -26,9 +26,7 @@ from ..conftest import over, wait_for
 from ..remote.run.kit import (
     DIGITS,
     ENDLESS,
-    TWO_HERE,
     losses,
-    losses_here,
     losses_so_far,
     there,
 )
@@ -75,20 +73,6 @@ def same_here_and_there(run: Run) -> None:
 def nothing_left(rig: Rig) -> None:
     for node in rig.nodes[:2]:
         wait_for(lambda node=node: not [a for a in node.processes().values() if "gpu_engine" in a])
-
-
-def test_two_machines_with_a_rank_each_train_as_one_with_two(hosts: Rig, tmp_path: Path):
-    """To the bit; they meet at an address of the first that is none of loopback, though its own
-    name is. One of them is far away."""
-    hosts.write_config(delays={"gpu2": 0.1})
-    both = launch(from_dict(DIGITS | TWO))
-    assert over(both).state == "completed", both.state()
-    found = [losses(both.path, rank) for rank in (0, 1)]
-    assert found == losses_here(tmp_path / "two", TWO_HERE)
-    assert [len(own) for own in found] == [6, 6]
-    assert both.require_plan().master_addr == hosts.nodes[0].address
-    same_here_and_there(both)
-    nothing_left(hosts)
 
 
 def test_two_machines_whose_time_is_up_stop_at_the_same_step_and_have_completed(hosts: Rig):
@@ -349,17 +333,6 @@ def test_a_supervisor_that_is_killed_there_ends_all_and_is_the_cause(hosts: Rig)
     assert state.cause is not None
     assert (state.cause.host, state.cause.rank) == ("gpu1", None), state.cause
     nothing_left(hosts)
-
-
-def test_a_disk_that_is_full_there_is_named(hosts: Rig):
-    second = hosts.nodes[1]
-    (second.home / ".local").mkdir()
-    second.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(second.home / ".local")])
-    with pytest.raises(SpecError) as caught:
-        prepare(from_dict(DIGITS | TWO))
-    second.run(["umount", str(second.home / ".local")])
-    assert [p.value for p in caught.value.problems] == ["gpu2"]
-    assert "no space left" in caught.value.problems[0].message
 
 
 def test_who_can_not_be_reached_is_told_with_what_to_do(hosts: Rig, home: Path):

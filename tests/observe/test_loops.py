@@ -12,7 +12,7 @@ from gpu_engine.cli import cli
 
 from .kit import Ran, observe, observe_each
 
-PARTS = ("autograd.py", "lbfgs.py", "accumulate.py", "scaler.py plain", "scaler.py clips",
+PARTS = ("autograd.py", "accumulate.py", "scaler.py plain", "scaler.py clips",
          "scaler.py unscales clips", "gan.py",
          "by_hand.py 120",
          "chunks.py", "trainings.py folds,layers,closures,groups", "logs.py tensorboardX",
@@ -57,7 +57,7 @@ def checked(seen: Ran, steps: int) -> Ran:
 
 
 @pytest.mark.parametrize(("script", "steps"), [
-    ("autograd.py", 9), ("lbfgs.py", 6), ("chunks.py", 10)])
+    ("autograd.py", 9), ("chunks.py", 10)])
 def test_steps_and_losses_are_seen(each, script, steps):
     assert not checked(each[script], steps).of("metric")
 

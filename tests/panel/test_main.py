@@ -152,14 +152,6 @@ def test_a_signal_gives_the_terminal_back():
     assert b"\x1b[?1049l" in terminal.said
     assert re.search(rb"\x1b\[\?1003l", terminal.said)
 
-
-def test_ctrl_q_quits():
-    terminal = Terminal()
-    terminal.until(b"Devices")
-    os.write(terminal.fd, b"\x11")
-    assert terminal.end() == 0
-    assert b"\x1b[?1049l" in terminal.said
-
 def test_sleeping_and_waking_draws_the_whole_screen_again():
     terminal = Terminal()
     terminal.until(b"32 global")
@@ -170,8 +162,10 @@ def test_sleeping_and_waking_draws_the_whole_screen_again():
     os.kill(terminal.pid, signal.SIGCONT)
     terminal.until(b"What will run")
     terminal.until(b"CPU core 0")
-    os.write(terminal.fd, b"\x11")
+    terminal.forget()
+    os.write(terminal.fd, b"\x11")  # ctrl+q
     assert terminal.end() == 0
+    assert b"\x1b[?1049l" in terminal.said
 
 
 # --- What the first frame does not wait for ---

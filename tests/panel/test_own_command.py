@@ -85,15 +85,6 @@ async def test_an_open_quote_is_said_to_be_one_and_several_lines_can_be_pasted()
             assert screen.draft.value("task.command") == shown.split()
 
 
-@pytest.mark.parametrize(("command", "said"), [
-    (("no-such-program-here", "x"), "✗ no-such-program-here: there is no such program"),
-    (("python", "nosuch.py"), "✗ nosuch.py: there is no file /"),
-])
-async def test_what_does_not_fit_is_named_beside_the_field(command, said):
-    async with panel(slots(1), command=command, sets=("devices.ids=cpu:0",)) as (_, screen):
-        assert any(line.startswith(said) for line in problems_below(screen))
-
-
 @pytest.mark.parametrize("text", [
     "python train.py --bs {batch.per_gpu}", "a 'b c' \"d'e\"", "x {{a}} '{a,b}' $HOME '*'", "''",
 ])

@@ -121,11 +121,6 @@ def test_global_is_per_gpu_times_replicas_times_accumulation(shape):
                                     "multinode": devices * nodes}[mode]
 
 
-def test_the_sentence_reads_as_the_panel_shows_it():
-    spec = spec_of("ddp", ["0", "1"], batch__size=256)
-    assert made(spec, gpus(2)).batch.sentence() == "256 global = 128 per GPU × 2 GPUs × 1"
-
-
 # --- refusals ----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("spec", "inventory", "says"), [

@@ -92,13 +92,6 @@ def test_a_rank_that_a_launcher_has_started_is_planned_by_the_same_function():
         plan(single, second, python="", layout=layout)
 
 
-def test_what_does_not_fit_is_not_planned_though_its_batch_comes_out():
-    spec = from_dict({"task": {"use": "a:B"}, "devices": {"ids": ["cpu:0"]},
-                      "amp": {"dtype": "fp16"}})
-    with pytest.raises(SpecError, match="fp16 needs a GPU"):
-        plan(spec, slots(1), python="")
-
-
 @pytest.mark.parametrize(("words", "accumulate", "says"), [
     (None, 2, ["256 global = 64 per slot × 2 slots × 2", "lr 0.0003, not scaled"]),
     (["x", "{lr}", "{batch.global}"], 1,

@@ -233,12 +233,6 @@ def test_one_waits_though_nobody_answers_when_it_is_submitted(machines, home):
     assert state(run) == "completed", reason(run)
 
 
-def test_who_has_not_said_how_its_devices_are_is_no_machine_without_any(machines, home):
-    with happens(machines, "a", "drop looked"), \
-            pytest.raises(UserError, match="a answers, and has not said how its devices are yet"):
-        launch(spec(*SHOW, hosts="a"))
-
-
 def test_another_attempt_waits_for_the_machine_that_has_the_run(machines, home):
     with held(home, 0, 1, 2), held(machines / "b", 0, 1):
         run = submit.submit(spec("sh", "-c", "[ $GPU_PANEL_ATTEMPT = 2 ]"), When())
@@ -341,29 +335,12 @@ def test_a_run_waits_for_one_ahead_only_where_that_could_use_the_same_device(mac
     assert {state(run) for run in (named, same, large, small)} == {"completed"}
 
 
-def test_a_run_that_starts_at_once_takes_the_freest_of_the_hosts_that_are_meant(machines, home):
-    with held(machines / "a", 0):
-        run = launch(spec(*SHOW, hosts="@lab"))
-        over(run)
-        assert (state(run), host(run)) == ("completed", "b"), reason(run)
-        run = launch(spec(*SHOW, count=None, hosts="any", parallel={"mode": "single"}))
-        over(run)
-        assert host(run) == "b"  # as many as here, and named before
-    with pytest.raises(UserError, match="4 devices are needed on one machine; a: 3 of 3 free; "
-                                        "b: 3 of 3 free"):
-        launch(spec(*SHOW, count=4, hosts="@lab"))
-
-
-@pytest.mark.parametrize(("devices", "more", "why"), [
-    ({"hosts": ["a:0", "b:0"]}, {"task": {"command": ["torchrun", "t"]}}, "start a training of"),
-    ({"hosts": ["any"]}, {"parallel": {"mode": "ddp"}}, "say how many devices"),
-    ({"hosts": ["@nobody"], "pick": 1}, {}, "no host in .*hosts.toml is of that group"),
-    ({"hosts": ["any:0"]}, {}, "any stands for several hosts"),
-    ({"hosts": ["a:0"], "pick": 1}, {}, "devices.hosts names devices"),
-])
-def test_what_can_not_wait_is_refused(machines, devices, more, why):
+@pytest.mark.parametrize(("devices", "why"), [
+    ({"hosts": ["@nobody"], "pick": 1}, "no host in .*hosts.toml is of that group"),
+    ({"hosts": ["a:0"], "pick": 1}, "devices.hosts names devices")])
+def test_what_can_not_wait_is_refused(machines, devices, why):
     with pytest.raises(UserError, match=why):
-        submit.submit(from_dict({"task": {"command": ["true"]}, "devices": devices} | more), When())
+        submit.submit(from_dict({"task": {"command": ["true"]}, "devices": devices}), When())
     assert not serve.line()
 
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_engine.common import procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.paths import queue_folder, runs_folder
 from gpu_engine.runs import folder as runs
@@ -42,14 +41,6 @@ def test_a_new_run_is_queued_private_and_locked(made, home):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
     for name in ("spec.toml", "plan.json", "state.json", "lock"):
         assert stat.S_IMODE((run.path / name).stat().st_mode) == 0o600, name
-
-
-def test_a_live_state_without_a_supervisor_is_lost(made):
-    run, lock = made
-    os.close(lock)
-    state = run.state()
-    assert (state.state, state.exit_code) == ("lost", 1)
-    assert "supervisor" in state.reason
 
 
 @pytest.mark.parametrize(("spec", "now", "heard"), [
@@ -106,16 +97,6 @@ def test_a_damaged_state_is_told_by_the_lock(made, content):
     os.close(lock)
     assert run.state().state == "lost"
     assert "damaged" in run.state().reason
-
-
-def test_a_final_state_stays_whatever_the_lock_says(made):
-    from dataclasses import replace
-
-    run, lock = made
-    run.write_state(replace(run.state(), state="completed"))
-    assert run.state().state == "completed"
-    os.close(lock)
-    assert run.state().state == "completed"
 
 
 def test_another_attempt_waits_for_a_supervisor_that_is_about_to_end(made):
@@ -219,10 +200,3 @@ def test_a_live_run_is_not_removed(made):
     os.close(lock)
     run.remove()
     assert not run.path.exists()
-
-
-def test_a_reused_pid_is_not_taken_for_the_process():
-    ticks = procs.start_ticks(os.getpid())
-    assert procs.alive(os.getpid(), ticks)
-    assert not procs.alive(os.getpid(), ticks + 1)
-    assert not procs.alive(None, None)

@@ -27,7 +27,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.slurm import commands, watch
 
 from ..command_line import called
-from ..conftest import over, wait_for
+from ..conftest import over
 from ..odd_runs import ended
 from ..queue import kit
 
@@ -106,15 +106,6 @@ def test_a_link_in_place_of_the_lock_makes_no_process_part_of_a_run(home, tmp_pa
             link(theirs, run.path / "lock")
             assert not trust.belongs(process.pid, run.path)
         process.kill()
-
-
-def test_a_run_of_ours_is_stopped_as_before():
-    run = launch(kit.spec("sleep", "600"))
-    state = wait_for(lambda: run.state() if run.state().processes else None)
-    assert trust.belongs(state.pid, run.path)
-    assert trust.belongs(state.processes[0].pid, run.path)
-    run.stop()
-    over(run)
 
 
 @pytest.mark.parametrize("change", ["mode", "owner"])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.values import json_value, kind_of
 from gpu_engine.launching.preflight import lasting
 from gpu_engine.spec import catalog
 from gpu_engine.spec.read import from_dict
@@ -35,10 +39,7 @@ class Mine(Base):
     """Where the data
     is."""
     lr: "float | None" = None
-    names: list = field(default_factory=list)
-    pair: tuple = field(default_factory=tuple)
-    where: Path = Path("data")
-    seed: int = field(default=3)
+    names: list = field(default_factory=len)
     computed: int = len("abc")
     shared: ClassVar[int] = 3
     _hidden: int = 1
@@ -67,14 +68,67 @@ def test_fields_come_with_type_default_and_help_and_nothing_runs(file):
     assert got == {
         "depth": ("int", 2, False, "How deep."),
         "folder": ("str", None, True, "Where the data is."),
-        "lr": ("float | None", None, False, ""), "names": ("list", [], False, ""),
-        "pair": ("tuple", [], False, ""), "where": ("Path", "data", False, ""),
-        "seed": ("int", 3, False, ""), "computed": ("int", None, False, "")}
+        "lr": ("float | None", None, False, ""), "names": ("list", None, False, ""),
+        "computed": ("int", None, False, "")}
     assert info.doc.startswith("Trains mine.")
     assert info.whole
     for odd, names in (("Odd", ["depth", "x"]), ("Round", ["y", "x"])):
         found = catalog.describe(f"{file}:{odd}")
         assert ([field.name for field in found.fields], found.whole) == (names, False)
+
+
+TYPED = """
+import dataclasses, pathlib, typing
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, StrEnum
+from pathlib import Path, PosixPath
+from typing import *
+from gpu_engine.common.values import Bounds, Existing
+
+class Colour(Enum):
+    _ignore_ = []
+    RED = "red"
+    BLUE = (1, 2)
+
+class Level(IntEnum):
+    LOW = 1
+
+class Word(StrEnum):
+    ONE = "one"
+
+class Plain:
+    size = 1
+
+Alias = Literal["a", 3]
+
+@dataclass
+class T:
+"""
+TYPES = """int|float|bool|str|None|Path|PosixPath|list|tuple|dict|list[int]
+List[str]|tuple[int, float]|Tuple[int, ...]|dict[str, int]|Dict[int, list[float]]|Mapping[str, bool]
+Sequence[int]|Iterable[str]|Union[int, str, None]|Optional[float]|typing.Optional["int"]|Alias
+Optional[Alias]|Literal["x"]|Annotated[int, Bounds(ge=1, le=9), "words"]|Annotated[str, "no limit"]
+Annotated[float, Bounds(0.5, multiple_of="x")]|Annotated[str, Existing("file")]|"Level"|Word|Plain
+list[Colour]|"list['list[int]']"|Colour|Any|Callable[[int], str]|set[int]|dict[str, Any]"""
+DEFAULTS = """1|-2.5|"x"|None|True|(1, (2, "x"))|Path("data")|pathlib.Path("a/b")|Colour.RED
+field(default=3)|dataclasses.field(default="x")|field(default_factory=list)|field(kw_only=True)
+field(default_factory=dict)|field(default_factory=tuple)|field(default_factory=lambda: [1, 2])"""
+
+
+def test_the_source_tells_the_types_and_defaults_that_python_makes(tmp_path):
+    (tmp_path / "typed.py").write_text(TYPED + "\n".join([
+        *(f"    a{i}: {type}" for i, type in enumerate(re.split(r"[|\n]", TYPES))),
+        *(f"    b{i}: Any = {made}" for i, made in enumerate(re.split(r"[|\n]", DEFAULTS)))]))
+    space = runpy.run_path(str(tmp_path / "typed.py"))
+    hints = get_type_hints(space["T"], space, include_extras=True)
+    made = {f.name: f for f in fields(space["T"])}
+    for found in catalog.describe("typed.py:T", cwd=tmp_path).fields:
+        assert repr(found.kind) == repr(kind_of(hints[found.name])), found
+        own = made.pop(found.name)
+        default = own.default if own.default_factory is MISSING else own.default_factory()
+        assert found.required == (default is MISSING), found
+        assert found.default == (None if found.required else json_value(default)), found
+    assert not made
 
 
 def test_a_task_that_a_package_re_exports_is_found(tmp_path, file):
@@ -89,6 +143,7 @@ def test_a_task_that_a_package_re_exports_is_found(tmp_path, file):
     (tmp_path / "over.py").write_text("from pkg import Mine\n"
                                       "class More(Mine):\n    more: int = 1\n")
     whole = catalog.describe("pkg.tasks:Mine", cwd=tmp_path)
+    assert whole.file == package / "tasks.py"
     for use in ("pkg:Mine", "pkg.deep:Mine"):
         found = catalog.describe(use, cwd=tmp_path)
         assert (found.use, found.file, found.fields) == (use, whole.file, whole.fields)
@@ -118,11 +173,12 @@ def test_built_in_tasks_are_found_without_importing_them():
     ("nothing", "module:Class"), ("a:b c", "module:Class"), ("no_such_module:X", "no module"),
     ("gpu_engine.tasks.nope:X", "gpu_engine.tasks.nope"), ("absent.py:X", "no file absent.py"),
     ("gpu_engine.tasks.digits:Digitz", "did you mean Digits"), ("./x/y.py:T", "no file"),
-    ("sys:X", "no module sys")])
+    ("sys:X", "no module sys"), ("/x/y.py:T", "no file /x/y.py$"),
+    ("space:X", "module space has no Python source")])
 def test_what_cannot_be_found_is_said(use, says, tmp_path):
-    with pytest.raises(UserError) as caught:
+    (tmp_path / "space").mkdir()
+    with pytest.raises(UserError, match=says):
         catalog.describe(use, cwd=tmp_path)
-    assert says in str(caught.value)
 
 
 def test_source_that_does_not_parse_is_named_with_its_line(tmp_path):
@@ -143,9 +199,10 @@ def test_source_that_is_no_task_s_is_refused_and_not_waited_for(tmp_path):
         with pytest.raises(UserError, match=says):
             catalog.describe("a.py:T", cwd=tmp_path)
     hint = "-" * 60000 + "1"
-    (tmp_path / "a.py").write_text(f"import dataclasses\n@dataclasses.dataclass\nclass T:\n"
-                                   f"    a: '{hint}' = 1\n")
-    assert [f.name for f in catalog.describe("a.py:T", cwd=tmp_path).fields] == ["a"]
+    (tmp_path / "a.py").write_text(f"Left = Left | int\nRight = int | Right\nIn = list[In]\n"
+                                   f"Self = Self\nclass T:\n    a: '{hint}' = 1\n    b: Left\n"
+                                   f"    c: Right\n    d: In\n    e: Self\n")
+    assert [f.name for f in catalog.describe("a.py:T", cwd=tmp_path).fields] == list("abcde")
 
 
 def test_params_are_held_against_the_source(file):
@@ -204,8 +261,6 @@ def test_limits_are_read_from_the_source_too(tmp_path):
 
 @pytest.mark.skipif(not HAS_TORCH, reason="imports the tasks")
 def test_source_and_import_know_the_same_limits():
-
-    from gpu_engine.common.values import kind_of
     from gpu_engine.training import params
 
     examples = Path(__file__).parents[2] / "examples"

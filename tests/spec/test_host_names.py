@@ -49,7 +49,7 @@ def test_what_is_no_name(text):
 
 @pytest.mark.parametrize("text", ["gpu1:", "gpu1:0,,1", "gpu1:;x", "gpu1:0,0", ":0", "gpu1: $x"])
 def test_what_is_no_entry(text):
-    with pytest.raises(BadName):
+    with pytest.raises(BadName, match=r"gpu1|no name of a host: expected letters"):
         HostDevices.parse(text)
 
 

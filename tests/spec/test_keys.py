@@ -78,6 +78,22 @@ def test_the_walk_sees_every_field_of_every_section():
     assert [key.dotted for key in KEYS] == [
         f"{section}.{f.name}" for section, cls in schema.SECTIONS.items() for f in fields(cls)]
     assert [f.name for f in fields(RunSpec)] == ["name", *schema.SECTIONS]
+    assert schema.known_keys() == [key.dotted for key in KEYS]
+    assert [key for key in (*schema.keys(), "task.params.x", "run.env.X", "run.envX", "batch.x")
+            if not schema.is_key(key)] == ["run.envX", "batch.x"]
+    assert "a\\ud800" in to_toml(RunSpec(name="a\ud800"))
+
+
+@given(st.integers(1, 9), st.integers(0, 9))
+def test_a_range_of_steps_has_its_last(first, more):
+    assert schema.parse_steps([f"{first}", f"{first}-{first + more}"]) == (
+        range(first, first + 1), range(first, first + more + 1))
+
+
+@pytest.mark.parametrize("wrong", ["a", "0", "0-5", "5-3", "-2", "2-", "1.5"])
+def test_what_is_no_step_is_refused(wrong):
+    with pytest.raises(SpecError, match=r"train\.skip_steps"):
+        schema.parse_steps([wrong])
 
 
 @pytest.mark.parametrize("cls", [RunSpec, *schema.SECTIONS.values()])

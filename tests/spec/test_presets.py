@@ -97,9 +97,19 @@ def test_an_unknown_name_is_met_with_what_there_is(home):
 
 
 def test_a_file_is_given_by_its_path(home, tmp_path):
-    path = tmp_path / "p.toml"
-    path.write_text('name = "here"')
-    assert presets.load(str(path)).spec.name == "here"
+    for name in ("p.toml", "p"):
+        path = tmp_path / name
+        path.write_text('name = "here"')
+        assert presets.load(str(path)).spec.name == "here"
+
+
+def test_one_of_a_persons_own_that_others_can_write_is_not_obeyed(home, monkeypatch):
+    path = presets.save("mine", from_dict({}))
+    asked = []
+    monkeypatch.setattr(presets, "read_toml", lambda path, *, own: asked.append(own) or {})
+    for name in ("mine", "ddp", "mine.toml", str(path)):
+        presets.load(name)
+    assert asked == [True, False, False, False]
 
 
 def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
@@ -109,12 +119,12 @@ def test_a_description_is_kept_in_the_file_and_is_no_part_of_the_spec(home):
     mine = presets.load("mine")
     assert (mine.description, mine.spec, "description" in mine.data) == (
         "two cards, small batch", spec, False)
-    path.write_text("# why:\n" + path.read_text())
+    path.write_text("# X is why:\n" + path.read_text())
     presets.save("mine", replace(spec, name="b"))
     assert presets.about(presets.load("mine")) == "two cards, small batch"
     presets.save("mine", presets.load("mine").spec, "")
     assert "description" not in path.read_text()
-    assert presets.about(presets.load("mine")) == "why"
+    assert presets.about(presets.load("mine")) == "X is why"
     assert presets.load("mine").spec.name == "b"
     for wrong in ("x" * 201, "two\nlines", "a\x1b[31m"):
         with pytest.raises(UserError, match="a text in one line, at most 200"):

@@ -106,17 +106,6 @@ def test_what_a_silent_rank_does_is_written_for_it_once_and_is_no_sign_of_life(
     assert not watch._quiet
 
 
-def test_processor_time_is_that_of_the_process_and_of_one_that_is_gone_unknown():
-    before = procs.cpu_ticks(os.getpid())
-    end = time.process_time() + 0.1
-    while time.process_time() < end:
-        pass
-    assert procs.cpu_ticks(os.getpid()) - before >= 8
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait()
-    assert procs.cpu_ticks(child.pid) is None
-
-
 def test_a_rank_that_stood_for_less_than_the_time_given_does_not_hang(tmp_path):
     seen = RankState(0, Tail(tmp_path / "none"), 1)
     for event in ({"kind": "start", "rank": 0}, {"kind": "step", "step": 7}):

@@ -118,14 +118,6 @@ def test_a_failure_is_one_and_restarts_have_the_rest_of_the_time(go):  # noqa: F
     assert len(state.attempts) == 3  # after one second and two more; the next would be after seven
 
 
-def test_a_persons_stop_comes_first(go):  # noqa: F811
-    run = go("print('up', flush=True)\nwait()", run={"limit": 3600.0, "limit_from": "start"})
-    from .test_supervise import running
-    running(run)
-    run.stop()
-    assert over(run).state == "stopped"
-
-
 @pytest.mark.parametrize(("text", "seconds"), [
     ("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("5 min", 300.0), ("1h30m", 5400.0),
     ("1.5h", 5400.0), ("2d", 172800.0), ("1h 2m 3s", 3723.0)])

@@ -18,9 +18,7 @@ from gpu_engine.common.clean import without_sequences
 from gpu_engine.common.errors import SpecError
 from gpu_engine.events.reader import Tail
 from gpu_engine.events.schema import Metric, Warning
-from gpu_engine.spec.read import apply_sets, from_dict
 from gpu_engine.spec.schema import parse_metrics
-from gpu_engine.spec.write import differences, to_toml
 from gpu_engine.supervisor.printed import Printed, _fewer, in_line, own_step
 
 from ..command_line import called
@@ -281,18 +279,3 @@ def test_a_pattern_that_can_not_be(pattern, why):
     assert why in str(caught.value)
     assert why in called("plan", "--metric", pattern.lstrip("("), "--", "true").stderr \
         or pattern.startswith("(")
-
-
-def test_every_way_to_write_it_is_the_same():
-    data: dict = {}
-    apply_sets(data, [r"run.metrics.val_bpb=val_bpb: (\S+)"])
-    spec = from_dict(data)
-    assert spec.run.metrics == {"val_bpb": r"val_bpb: (\S+)"}
-    again: dict = {}
-    apply_sets(again, differences(from_dict({}), spec))
-    assert from_dict(again) == spec
-    apply_sets(again, ["run.metrics=auto"])
-    assert from_dict(again).run.metrics == "auto"
-    assert 'metrics = "auto"' in to_toml(from_dict(again))
-    with pytest.raises(SpecError, match=r"run\.metrics"):
-        from_dict({"run": {"metrics": "all"}})

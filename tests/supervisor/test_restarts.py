@@ -222,12 +222,6 @@ finish("stopped")
     assert "told to end" in run.events(0).read_text()
 
 
-def test_a_rank_that_ends_without_a_word_has_not_completed(box: Box):
-    run = box.go("start()\nmeet()\nif rank == 1: os._exit(0)\ntrain(3)")
-    state = over(run)
-    assert (state.state, state.cause.rank) == ("failed", 1)
-
-
 def test_a_rank_that_writes_a_checkpoint_may_finish_it(box: Box):
     run = box.go("""
 start()

@@ -77,21 +77,6 @@ def test_ranks_that_all_end_well_complete_the_run(go):
         "ranks/00001.log"}
 
 
-def test_the_rank_that_failed_first_leads_with_its_own_traceback(go):
-    run = go("""
-if rank == "1":
-    raise ValueError("the data is bad")
-time.sleep(0.3)
-raise ConnectionResetError("Connection reset by peer")
-""")
-    state = over(run)
-    assert state.state == "failed"
-    assert (state.cause.rank, state.cause.type) == (1, "ValueError")
-    assert state.cause.message == "the data is bad"
-    assert "raise ValueError" in state.cause.traceback
-    assert state.reason == "rank 1: ValueError: the data is bad"
-
-
 def test_another_stop_signal_reaches_the_ranks_and_not_what_they_started(go):
     run = go(run={"stop_signal": "SIGTERM"}, body="""
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
@@ -246,17 +231,6 @@ if rank == 0:
     assert ("uploaded" in events_path(run.path, 0).read_text()) == said
 
 
-def test_after_a_failure_the_whole_run_starts_again(go):
-    run = go("""
-if os.environ["GPU_PANEL_ATTEMPT"] == "1" and rank == "1":
-    sys.exit(3)
-print("port", os.environ["MASTER_PORT"], flush=True)
-""", train={"restarts": 1})
-    state = over(run)
-    assert (state.state, state.attempt) == ("completed", 2)
-    assert "--- attempt 2 ---" in run.log(0).read_text()
-
-
 def test_a_deleted_working_directory_is_named(go, tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -303,14 +277,6 @@ def test_each_rank_of_a_task_leads_a_session(home, tmp_path, monkeypatch):
         "start()\nassert os.getsid(0) == os.getpid()\ntell('end', outcome='completed', steps=1, "
         "seconds=1.0)")
     assert supervised(made.plan, "pass").state().state == "completed"
-
-
-def test_a_rank_that_found_no_room_on_a_disk_says_so(go):
-    state = over(go("open('/dev/full', 'wb', buffering=0).write(b'x')", ranks=1,
-                     parallel={"mode": "single"}))
-    assert state.reason == "rank 0: no space left on a disk that it wrote to"
-    assert state.cause.type == "OSError"
-    assert "[Errno 28] No space left on device" in state.cause.message
 
 
 def test_a_pid_that_ended_is_not_signalled_nor_who_took_it_over():

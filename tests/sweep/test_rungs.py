@@ -190,7 +190,7 @@ except KeyboardInterrupt:
 
 HERE = {"ids": ["cpu:0"]}
 PLACES = pytest.mark.parametrize("devices", [
-    HERE, {"hosts": ["a:cpu:0"]}, {"hosts": ["a", "b"], "pick": 1}], ids=str)
+    HERE, {"hosts": ["a", "b"], "pick": 1}], ids=str)
 
 
 def there(run: Run) -> Path:
@@ -243,13 +243,10 @@ def test_nine_runs_rest_and_the_best_go_on_from_where_they_were(home, tmp_path, 
     assert [step for step in steps if step.isdigit()] == list(map(str, range(1, 91)))
 
 
-@pytest.mark.parametrize("devices", [{"hosts": ["a:cpu:0"]}, {"hosts": ["a", "b"], "pick": 1}],
-                         ids=str)
-def test_on_hosts_too_though_everybody_who_watches_is_killed(
-        hosts, devices, tmp_path, monkeypatch):
+def test_on_hosts_too_though_everybody_who_watches_is_killed(hosts, tmp_path, monkeypatch):
     """The best goes on where it was: the others' hosts have nothing of it."""
     monkeypatch.chdir(tmp_path)
-    made = printing(tmp_path, "lr=3,2", "46,60", devices, halving=2)
+    made = printing(tmp_path, "lr=3,2", "46,60", {"hosts": ["a", "b"], "pick": 1}, halving=2)
     first = made.runs[0]
     wait_for(lambda: first.log(0).exists() and "step 46" in first.log(0).read_text())
     os.kill(first.state().pid, signal.SIGKILL)

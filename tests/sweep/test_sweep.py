@@ -12,12 +12,11 @@ from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.queue import serve
 from gpu_engine.queue import submit as queue
-from gpu_engine.runs import attempts, digest, sweep, waiting
+from gpu_engine.runs import attempts, sweep, waiting
 from gpu_engine.runs.folder import Run, State, all_runs
 from gpu_engine.sweep import group
 from gpu_engine.sweep.__main__ import AHEAD, main
 
-from .. import event_lines
 from ..command_line import called
 from ..conftest import wait_for
 from ..queue import kit
@@ -139,17 +138,6 @@ def test_a_member_whose_supervisor_was_killed_is_tried_again_and_one_removed_is_
         (lost.id, "failed"), (made.runs[2].id, "waiting")]
     assert said("sweep", "retry", made.id) == f"1 run will be tried again: {lost.id}\n"
     assert "2 waiting, 1 not there" in said("sweep")
-
-
-def test_of_a_run_that_is_read_in_parts_the_last_rate_is_told(monkeypatch):
-    [run] = submitted("train.lr=1").runs
-    ended(run, [2.0, 1.0])
-    event_lines.append(run.events(0), event_lines.line("step", {"step": 3, "samples_per_s": 5.0}))
-    assert digest.figures(run.path).samples_per_s == 5.0
-    monkeypatch.setattr(digest, "_PARTS", 0)
-    monkeypatch.setattr(digest, "_END", 200)
-    parts = digest.figures(run.path)
-    assert (parts.exact, parts.samples_per_s) == (False, 5.0)
 
 
 def test_a_stop_takes_the_last_of_the_line_first(monkeypatch):

@@ -17,13 +17,6 @@ from . import ranks
 from .conftest import recorded
 
 
-def test_evaluated_after_each_epoch_and_at_the_end(make):
-    for every in (0, 10):
-        run = ranks.train(make(f"every {every}", {"held_out": 10}, size=24,
-                               train={"steps": 25, "eval_every": every}))
-        assert [e["step"] for e in ranks.read(run, 0, "eval")] == [10, 20, 25]
-
-
 def test_a_model_in_evaluation_mode_is_trained_that_way_with_a_warning(make):
     options = {"world": 2, "size": 24, "train": {"steps": 6, "eval_every": 2}}
     frozen, plain = (ranks.train(make(name, {"held_out": 10, **params}, **options))

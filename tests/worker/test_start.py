@@ -272,21 +272,12 @@ def test_without_panel_under_torchrun_and_by_hand(tmp_path: Path, how: str) -> N
     assert (run / "checkpoints" / "step-00000004").is_dir()
 
 
-@pytest.mark.parametrize(("extra", "said"), [
-    (["parallel.mode=single"], "add --set parallel.mode=ddp"),
-    (["batch.size=25"], "24 or 26 would"),
-    (["amp.dtype=fp16"], "needs a GPU"),
-    (["batch.sise=3"], "did you mean batch.size?"),
-])
-def test_without_panel_mistakes_are_refused(tmp_path: Path, extra: list[str],
-                                            said: str) -> None:
+def test_without_panel_mistakes_are_refused(tmp_path: Path) -> None:
     env = dict(os.environ, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
                GPU_PANEL_HOME=str(tmp_path))
-    argv = [*PLAIN]
-    for key in extra:
-        argv += ["--set", key]
+    argv = [*PLAIN, "--set", "batch.size=25"]
     assert ranks.zygote().start(argv, env, tmp_path / "log").wait() == 2
-    assert said in (tmp_path / "log").read_text()
+    assert "24 or 26 would" in (tmp_path / "log").read_text()
 
 
 def test_a_rank_is_visible_before_torch_is_imported() -> None:

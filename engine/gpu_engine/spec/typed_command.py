@@ -34,7 +34,7 @@ def split(text: str) -> list[str]:
             part = " " if found.group().endswith((" ", "\t")) else ""
         elif found.lastgroup == "home":
             part = shlex.quote(os.path.expanduser(part))  # noqa: PTH111 - Path's raises
-        elif found.lastgroup != "quoted" and (what := _for_a_shell(text, found)):
+        elif what := _for_a_shell(text, found):
             raise ValueError(f"{what} needs a shell, and none reads this: quote it if it belongs "
                              f"to a word, or write sh -c {shlex.quote(text)}")
         if found.lastgroup == "double":  # shlex leaves these two their backslash

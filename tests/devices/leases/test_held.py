@@ -55,14 +55,6 @@ def test_it_counts_while_it_is_held(alice, box):
     assert listed(box) == []
 
 
-def test_a_killed_process_takes_it_along(alice, bob, box):
-    alice.do(CHILD.format(MAKE))
-    assert said(box) == [(alice.uid, "alice")]
-    alice.do("os.kill(child, 9); os.waitpid(child, 0)")
-    assert [f.live for f in leases.read(box.claims)] == [False]
-    assert bob.ask("[f.live for f in leases.read(box.claims)]") == [False]
-
-
 def test_killed_while_it_writes_it_leaves_nothing_that_counts(alice, box):
     alice.do(CHILD.format("pathlib.Path.rename = lambda *_: os._exit(1); os.close(ready)")
              .replace("signal.pause()", MAKE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -233,17 +232,6 @@ def test_the_pause_before_an_attempt_is_no_part_of_its_first_losses():
     curve.add(0, start(1, 100.0), steps(1, [4.0], 101.0))
     curve.add(0, start(2, 112.0), steps(3, [3.0, 2.0], 113.0))
     assert points(curve.over("time")) == {1000: 4.0, 3000: 2.5}
-
-
-def test_an_attempt_that_the_state_tells_of_later_has_its_time_all_the_same():
-    curve = RunCurve()
-    first = AttemptRecord(1, 100.0)
-    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0, attempts=(first,)))
-    curve.add(0, start(1, 100.0), steps(1, [4.0], 101.0), start(2, 112.0))
-    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0, attempt=2, attempts=(
-        replace(first, ended=102.0, outcome="stopped"), AttemptRecord(2, 112.0))))
-    curve.add(0, steps(2, [3.0], 113.0))
-    assert points(curve.over("time")) == {1000: 4.0, 3000: 3.0}
 
 
 def test_the_extremes_of_a_mean_are_kept_and_steps_of_another_optimizer_are_none():

@@ -8,13 +8,11 @@ from textual.widgets import Input, OptionList
 
 from gpu_engine.common.errors import SpecError
 from gpu_engine.common.values import Kind
-from gpu_engine.devices.leases import Holder
 from gpu_engine.devices.records import Sample, Snapshot
 from gpu_engine.spec import presets
 from gpu_engine.spec.catalog import TaskField
 from gpu_engine.spec.read import from_dict
 from gpu_panel.common.dialogs import AskLine, Confirm, Message
-from gpu_panel.launch.device_source import freest
 from gpu_panel.launch.draft import Draft, first_draft
 
 from ...conftest import gpus
@@ -33,26 +31,12 @@ def looks(inventory, busy=()):
     return (Snapshot(1.0, samples),) * 3
 
 
-def test_typed_text_is_read_as_the_command_line_reads_it(draft):
-    draft.put("batch.size", "512")
-    draft.put("train.lr", "3e-4")
-    draft.put("name", "12")
-    spec = draft.spec()
-    assert (spec.batch.size, spec.train.lr, spec.name) == (512, 3e-4, "12")
-
-
 def test_what_does_not_parse_is_kept_and_named(draft):
     draft.put("batch.size", "many")
     assert draft.text("batch.size") == "many"
     with pytest.raises(SpecError) as told:
         draft.spec()
     assert [p.key for p in told.value.problems] == ["batch.size"]
-
-
-def test_an_empty_field_takes_the_default(draft):
-    draft.put("batch.size", "")
-    assert not draft.says("batch.size")
-    assert draft.spec().batch.size == 64
 
 
 def test_retyping_the_same_value_is_no_change(draft):
@@ -63,13 +47,6 @@ def test_retyping_the_same_value_is_no_change(draft):
     draft.put("train.seed", "1")
     assert draft.changed
     assert draft.title.endswith("(changed)")
-
-
-def test_steps_take_the_place_of_epochs(draft):
-    draft.put("train.epochs", "2")
-    assert draft.spec().train.steps is None
-    draft.put("train.steps", "7")
-    assert draft.spec().train.epochs is None
 
 
 def test_what_a_mode_has_no_field_for_is_kept_aside(draft):
@@ -83,34 +60,11 @@ def test_what_a_mode_has_no_field_for_is_kept_aside(draft):
     assert (parallel.nodes, parallel.node_rank, parallel.master_port) == (2, 1, 29511)
 
 
-def test_own_command_is_split_as_a_shell_would(draft):
-    draft.put("task.command", "python train.py --name 'two words'")
-    assert draft.spec().task.command == ["python", "train.py", "--name", "two words"]
-    assert draft.text("task.command") == "python train.py --name 'two words'"
-    draft.put("task.command", "python 'open")
-    with pytest.raises(SpecError):
-        draft.spec()
-
-
 def test_a_text_parameter_stays_a_text(draft):
     draft.put_param(TaskField("text", "str", "", False, "", Kind("str")), "123")
     draft.put_param(TaskField("width", "int", 1, False, "", Kind("int")), "64")
     assert draft.value("task.params.text") == "123"
     assert draft.value("task.params.width") == 64
-
-
-def test_the_freest_are_ticked_where_a_preset_asks_for_a_number(draft):
-    machine = gpus(4)
-    draft.resolve(machine, looks(machine, busy=("0",)), {})
-    assert draft.ids == ["1", "2"]
-    assert not draft.changed
-
-
-def test_leased_cards_are_not_the_freest():
-    machine = gpus(2)
-    uuid = machine.devices[0].uuid
-    assert [d.id for d in freest(2, machine, looks(machine), {uuid: Holder(uuid, run="ab12")})] \
-        == ["1"]
 
 
 def test_cards_are_found_by_uuid_and_absent_ones_named():
@@ -121,17 +75,6 @@ def test_cards_are_found_by_uuid_and_absent_ones_named():
     assert draft.absent == ("GPU-gone",)
     draft.tick(["0"])
     assert draft.absent == ()
-
-
-def test_the_mode_follows_the_ticks_there_and_back_until_it_is_chosen():
-    draft, modes = Draft(None, presets.load("single")), []
-    for ids in (["0", "1"], ["0"], ["0", "1", "2"]):
-        draft.tick(ids)
-        modes.append(draft.text("parallel.mode"))
-    assert modes == ["ddp", "single", "ddp"]
-    draft.put("parallel.mode", "single")
-    draft.tick(["0", "1"])
-    assert draft.text("parallel.mode") == "single"
 
 
 def test_another_task_has_none_of_the_parameters_of_the_one_before(draft):

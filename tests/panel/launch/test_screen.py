@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from dataclasses import replace
 
@@ -143,33 +142,6 @@ async def test_a_global_size_that_does_not_divide_and_a_task_that_is_not_there()
         assert "name a task" in problems_below(screen)[0]
         await type_into(pilot, screen, "f-task-use", "no_such_module:Net")
         assert problems_below(screen) == ["✗ there is no module no_such_module"]
-
-
-async def test_what_the_devices_can_not_do_and_what_does_not_parse():
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        async with panel(slots(2)) as (pilot, screen):
-            await choose(pilot, screen, "f-parallel-mode", "single")
-            assert "single trains on one device and 2 are chosen" in problems_below(screen)[0]
-            await choose(pilot, screen, "f-parallel-mode", "dp")
-            assert "DataParallel needs GPUs" in problems_below(screen)[0]
-            await choose(pilot, screen, "f-parallel-mode", "ddp")
-            assert problems_below(screen) == []
-            await choose(pilot, screen, "f-amp-dtype", "fp16")
-            assert problems_below(screen) == [
-                "✗ precision: fp16 needs a GPU; on CPU take bf16 or off"]
-            await choose(pilot, screen, "f-amp-dtype", "off")
-            await type_into(pilot, screen, "f-parallel-master_port", str(port))
-            assert "the port is taken on this machine" in problems_below(screen)[0]
-            assert screen.query_one("#f-parallel-master_port").has_class("-invalid")
-            await type_into(pilot, screen, "f-parallel-master_port", "")
-            await type_into(pilot, screen, "f-batch-size", "many")
-            await type_into(pilot, screen, "f-train-lr", "-1")
-            assert problems_below(screen) == ["✗ size: expected a whole number at least 1",
-                                              "✗ learning rate: expected a number greater than 0"]
-            assert plan_text(screen) == "✗ see the form: size, learning rate"
 
 
 async def test_launch_brings_the_field_with_the_problem_into_view():

@@ -12,7 +12,6 @@ from textual.widgets import Input
 from gpu_engine.events.paths import events_path
 from gpu_engine.places.verbs import launch
 from gpu_engine.plan.records import RankPlan
-from gpu_engine.remote.reach import hosts
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import job as jobs
 from gpu_engine.runs import sweep
@@ -171,14 +170,6 @@ async def test_without_sbatch_there_is_no_row_and_a_preset_for_slurm_says_what_i
         await pilot.press("ctrl+l")
         await on_top(pilot, Message, "sbatch is not installed on this machine")
         assert runs.all_runs() == []
-
-
-def test_a_host_that_is_called_slurm_is_a_host(home):
-    hosts.path().parent.mkdir(parents=True, exist_ok=True)
-    hosts.path().write_text("[hosts.slurm]\n")
-    draft = Draft(from_dict({"devices": {"hosts": ["slurm"]}}))
-    assert (draft.on_slurm, draft.hosts) == (False, ["slurm"])
-    assert Draft(from_dict({"devices": {"hosts": ["slurm:a100"]}})).on_slurm
 
 
 def test_ranks_of_further_nodes_are_named_once_they_are_known(slurm):

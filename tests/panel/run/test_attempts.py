@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.runs import notes
-from gpu_engine.runs.folder import AttemptRecord, Cause, State
+from gpu_engine.runs.folder import AttemptRecord, State
 from gpu_engine.runs.notes import Notes
 from gpu_engine.runs.state import Notice
 from gpu_panel.charts.curves import CurveView
@@ -181,28 +181,6 @@ async def test_the_pause_before_a_resume_is_no_time_of_the_run(tmp_path):
 # --- How the run screen shows that a run has failed, was lost, completed or stopped ---
 
 
-async def test_failure_leads_with_the_rank_that_failed_first(tmp_path):
-    run = trained(tmp_path)
-    trace = "Traceback (most recent call last):\n  File \"t.py\", line 3\nRuntimeError: boom [x\n"
-    run.write(1, ("error", 51, {"type": "RuntimeError", "message": "boom [x", "traceback": trace,
-                                "phase": "forward", "step": 99}))
-    run.write(0, ("error", 52, {"type": "DistBackendError", "message": "peer gone",
-                                "traceback": "later", "phase": "backward", "step": 99}))
-    run.state("failed", ended=T0 + 53, exit_code=1, reason="rank 1 ended with exit status 1",
-              cause=Cause("boom [x", 1, "RuntimeError", trace))
-    run.release()
-    async with watched(run) as (pilot, app):
-        text = said(app)
-        assert "✗ rank 1 failed first: RuntimeError: boom [x" in text
-        assert "rank 1 ended with exit status 1" in text
-        assert "log ─ traceback of rank 1" in text
-        assert 'File "t.py", line 3' in text
-        assert "✗ RuntimeError" in text
-        assert "✗ failed 00:53" in text
-        await press(pilot, "r")
-        assert "rank 1 says 49" in screen_text(app)
-
-
 async def test_a_rank_that_fails_is_named_before_the_run_has_ended(tmp_path):
     run = trained(tmp_path)
     run.write(1, ("error", 51, {"type": "OutOfMemoryError", "message": "CUDA out of memory",
@@ -246,22 +224,6 @@ async def test_what_is_told_stands_in_amber_with_its_cure(tmp_path, state):
                                         "DDP(m)"]
         await press(pilot, "i")
         assert "DDP(m)" in screen_text(app)
-
-
-async def test_completed_says_totals(tmp_path):
-    run = trained(tmp_path)
-    for rank in (0, 1):
-        run.write(rank, ("end", 51, {"outcome": "completed", "steps": 100, "seconds": 50.0}))
-    run.state("completed", ended=T0 + 75, exit_code=0)
-    run.release()
-    async with watched(run) as (pilot, app):
-        text = said(app)
-        assert "step 99" in text
-        assert "loss ─ mean 2.440" in text
-        assert "✓ completed 01:15" in text
-        await pilot.press("s")
-        await pilot.pause()
-        assert isinstance(app.screen, RunScreen)  # nothing to stop
 
 
 # --- stop --------------------------------------------------------------------------------------

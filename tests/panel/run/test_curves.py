@@ -215,19 +215,6 @@ async def test_damaged_and_torn_and_foreign_lines(tmp_path):
         assert store.loss.ranks[0].at(121) == (1.5, 1.5, 1.5)
 
 
-async def test_a_second_attempt_replaces_the_tail(tmp_path):
-    run = trained(tmp_path)
-    for rank in (0, 1):
-        run.start(rank, at=60, attempt=2)
-        run.steps(rank, 50, 54, loss=[9.0] * 5)
-    run.state("running", attempt=2)
-    async with watched(run, reached(1, 54)) as (_pilot, app):
-        store = app.run_screen.store
-        assert store.loss.all.last == 54
-        assert store.loss.all.at(50) == (9.0, 9.0, 9.0)
-        assert "attempt 2" in flat(screen_text(app))
-
-
 async def test_names_and_errors_can_do_nothing(tmp_path):
     evil = "\x1b]52;c;eA==\x07\x1b[2J\u202e[bold]ev[/il"
     run = trained(tmp_path, name=evil)

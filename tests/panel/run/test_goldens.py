@@ -37,6 +37,8 @@ def failed(folder: Path) -> Written:
     run.write(1, ("error", 100.1, {"type": "OutOfMemoryError", "message": words,
                                    "traceback": trace, "phase": "forward", "step": 199}),
               ("end", 100.2, {"outcome": "failed", "steps": 200, "seconds": 100.0}))
+    run.write(0, ("error", 100.2, {"type": "DistBackendError", "message": "peer gone",
+                                   "traceback": "later", "phase": "backward", "step": 199}))
     run.state("failed", ended=T0 + 101, exit_code=1, reason="rank 1 ended with exit status 1",
               cause=Cause(words, 1, "OutOfMemoryError", trace))
     run.release()

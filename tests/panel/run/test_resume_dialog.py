@@ -10,15 +10,12 @@ from textual.widgets import Input
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.places import verbs as launch
-from gpu_engine.spec.read import from_dict
 from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
-from ...conftest import slots
 from ..run_kit import (
     SMALL,
     T0,
-    Mini,
     Written,
     flat,
     on_top,
@@ -128,23 +125,3 @@ async def test_an_own_command_has_a_length_of_its_own(tmp_path, asked):
         await pilot.press("escape")
         await on_top(pilot, RunScreen)
         assert asked == []
-
-
-async def test_for_real(home):
-    """A command that fails once is run again, in the same folder, and the screen follows."""
-    flag = home.parent / "once"
-    spec = from_dict({"name": "once", "devices": {"ids": ["cpu:0"]}, "task": {"command": [
-        "sh", "-c", f"test -e {flag} || (touch {flag} && exit 3)"]}})
-    run = launch.launch(spec, inventory=slots(1))
-    app = Mini(run)
-    async with app.run_test(size=SMALL) as pilot:
-        await settled(pilot, lambda s: s.state is not None and s.state.state == "failed")
-        assert "✗ failed" in screen_text(app)
-        await pilot.press("u")
-        await on_top(pilot, ResumeDialog)
-        await pilot.press("enter")
-        await on_top(pilot, RunScreen)
-        await settled(pilot, lambda s: s.state.attempt == 2 and s.state.state == "completed")
-        assert "✓ completed" in screen_text(app)
-        assert [(a.number, a.outcome) for a in run.state().attempts] == [
-            (1, "failed"), (2, "completed")]

@@ -30,26 +30,6 @@ from ..run_kit import (
 )
 
 
-async def test_what_is_there_is_shown(tmp_path):
-    run = trained(tmp_path)
-    run.write(0, ("eval", 49, {"step": 99, "loss": 1.91, "accuracy": 0.412}),
-              ("checkpoint", 50, {"step": 99, "path": "checkpoints/step-00000099",
-                                  "seconds": 1.0, "bytes": 5}),
-              ("warning", 50, {"message": "the last batch is dropped"}))
-    async with watched(run, lambda s: s.caught_up and s.view.saved is not None, at=50.5) as (
-            _pilot, app):
-        text = said(app)
-        for part in ("run 3f2a bytes-gpt · DDP×2 · 256 global · bf16", "● running 00:50 · 25 %",
-                     "02:30 left", "step 99 of 400", "epoch 1 of 2", "12.4k examples/s",
-                     "saved step 99 just now", "eval loss 1.910, accuracy 0.412 at 99",
-                     "loss ─ mean 2.440 · 2 ranks agree", "memory ─ 28.0 GiB, peak 34.0",
-                     "! 1 warning", "the last batch is dropped",
-                     "0 GPU 0 forward 99 2.430 6.2k 3 % 28.0 33.0 34.0 2.0 0.5 s",
-                     "1 GPU 1 forward 99 2.450 6.2k 3 % 28.0 33.0 34.0 2.2 1.0 s",
-                     "log ─ rank 0", "rank 0 says 49"):
-            assert part in text, part
-
-
 async def test_a_run_that_cannot_be_looked_at_is_opened(tmp_path, monkeypatch):
     """On a disk that hangs."""
     answers = threading.Event()

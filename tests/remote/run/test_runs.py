@@ -19,7 +19,6 @@ from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule, Start
 from gpu_engine.notify import journal
 from gpu_engine.places.verbs import find, launch, prepare, resume
-from gpu_engine.remote.run import parts
 from gpu_engine.runs.folder import Run, all_runs
 from gpu_engine.spec.read import from_dict
 from tests.command_line import called
@@ -213,20 +212,6 @@ def test_a_killed_mirror_is_not_told_as_a_lost_run(hosts):
         assert over(run).state == "stopped"
         wait_for(lambda: not any(os.fsencode(run.path) in _arguments(p) for p in pids()))
     assert not told.got, "that somebody has stopped it is not told"
-
-
-def test_one_host_alone_trains_there(hosts):
-    """In the mode that was asked for: nothing of it is here but the mirror, and what is kept of
-    the host reads back."""
-    run = launch(from_dict(DIGITS | {"devices": {"hosts": ["b:cpu:0"]}}))
-    assert over(run).state == "completed"
-    assert run.require_plan().mode == "single"
-    assert len(losses(run.path, 0)) == 6
-    assert not (run.path / "checkpoints").exists()
-    assert (there(run, "b") / "checkpoints" / "step-00000006").is_dir()
-    part, = parts.read(run.path)
-    assert (part.host, part.ranks, part.state) == ("b", (0,), "completed")
-    assert json.loads((run.path / "hosts/b.json").read_text())["run"] == there(run, "b").name
 
 
 def test_everything_that_is_wrong_is_named_before_anything_starts(hosts, tmp_path, monkeypatch):

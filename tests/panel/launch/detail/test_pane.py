@@ -89,21 +89,12 @@ def text(details: DeviceDetails, width=156) -> str:
                      for row in build(details, width) for line in row.lines)
 
 
-def test_everything_that_a_look_has_is_said():
+def test_what_a_wide_pane_says_more_and_who_holds_it():
     said = text(DeviceDetails(GPU, BUSY, Availability("busy", "alice"),
                               Holder("x", run="3f2a", user="bob"), True,
                               processes=BUSY.processes or (), ours={7: "3f2a rank 1"},
                               now=NOW))
-    for words in (
-        "● busy: alice", "NVIDIA A100-SXM4-80GB", "GPU-00000000-0000", "index 0",
-        "compute capability 8.0", "74 %", "34/80G", "0.59 GiB", "61°C",
-        "301W", "400W", "fan          30 %", "P0", "1,410 of 1,410 MHz", "1,593 of 1,593 MHz",
-        "memory busy 33 %", "power limit", "gen 4 ×16",
-        "3 corrected, 0 not", "persistence  off",
-        "compute mode default", "not sliced", "run 3f2a of bob", "! persistence mode is off",
-        "no hardware fault", "alice", "30.0 GiB", "70 %", "107 %", "2.0 GiB", "2 h",
-        "3f2a rank 1", "not visible from here", "graphics · Xorg", "9 d",
-    ):
+    for words in ("compute capability 8.0", "run 3f2a of bob", "3f2a rank 1", "70 %", "107 %"):
         assert words in said, words
 
 

@@ -42,34 +42,12 @@ def look(inventory, *samples, history=None, **more) -> DeviceTable:
                        **more)
 
 
-def test_a_gpu_with_everything_known():
-    machine = gpus(2)
-    busy = Sample(machine.devices[0], 0.74, 34 << 30, 80 << 30, 61.0, 301.0, 400.0, processes=(
-        DeviceProcess(7, 34 << 30, user="alice", command="python train.py",
-                      started=time.time() - 3 * 86400 - 60),))
-    free = Sample(machine.devices[1], 0.0, 0, 80 << 30, 33.0, 54.0, 400.0, processes=())
-    said = text(look(machine, busy, free, ticked=("1",)), 90)
-    assert "☐ 0" in said
-    assert "▣ 1" in said
-    assert "74 %" in said
-    assert "34/80G" in said
-    assert said.splitlines()[0].split()[-6:] == ["name", "util", "memory", "°C", "W", "who"]
-    assert said.splitlines()[1].endswith("  61  301  alice · python train.py")
-    assert said.splitlines()[2].endswith("54  free")
-
-
 def test_what_is_not_known_is_never_a_zero():
     machine = gpus(1)
     said = text(look(machine, Sample(machine.devices[0])))
     assert " –" in said
     assert " 0 %" not in said
     assert "°C" not in said
-
-
-def test_trouble_is_said_in_place_of_the_figures():
-    machine = gpus(1)
-    lost = Sample(machine.devices[0], 0.5, 1 << 30, 80 << 30, problem="lost: it fell off the bus")
-    assert text(look(machine, lost), 120).splitlines()[1] == "☐ 0  ! lost: it fell off the bus"
 
 
 @pytest.mark.parametrize("inventory", [Inventory((), "nvml"),
@@ -138,13 +116,6 @@ def test_a_line_has_no_hole_and_ends_with_the_history(width):
         assert " " not in line[head.index("last"):]
         assert "rank 0 · gpt  " in line
     assert ("last 5 min" in head) == (width > 90)
-
-
-def test_cpu_slots_have_no_columns_for_what_they_have_not():
-    machine = slots(2)
-    samples = [Sample(d, 0.5, 9 << 30, 24 << 30) for d in machine.devices]
-    head = text(look(machine, *samples), 120).splitlines()[0]
-    assert head.split() == ["#", "name", "util", "who", "last", "5", "min"]
 
 
 def test_a_driver_that_fails_takes_no_column_away():

@@ -9,7 +9,6 @@ from gpu_engine.places.verbs import prepare
 from gpu_engine.plan import own_command as cmd
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec, known_keys
-from gpu_engine.spec.write import to_dict
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch.fields import OWN_COMMAND
 from gpu_panel.run.headline import what_is_trained
@@ -22,28 +21,6 @@ def plan(*command, devices=3, **sections):
     data = {"task": {"command": list(command)}, "parallel": {"mode": "ddp"},
             "devices": {"ids": [str(i) for i in range(devices)]}} | sections
     return prepare(from_dict(data), inventory=gpus(devices)).plan
-
-
-@pytest.mark.parametrize(("words", "said"), [
-    ((), ["your command sets its own batch size and lr"]),
-    (("{lr}",), ["lr 0.0003, not scaled"]),
-    (("{batch.per_gpu}",), ["64 global = 32 per GPU × 2 GPUs × 1"]),
-    (("{batch.per_gpu}", "{lr}", "{seed}"), ["64 global = 32 per GPU × 2 GPUs × 1",
-                                             "lr 0.0003, not scaled"]),
-    (("--b={batch.size}", "{amp}", "{epochs}"),
-     ["your command is told amp, batch.size, epochs"])])
-def test_the_plan_says_what_the_command_is_told_and_no_more(words, said):
-    assert plan("true", *words, devices=2).sentences() == said
-
-
-def test_what_it_does_not_hear_of_does_not_keep_it_from_running():
-    assert len(plan("true").ranks) == 3  # by which the default batch does not divide
-    for word in ("{batch.per_gpu}", "{batch.global}"):
-        with pytest.raises(Exception, match="must divide by 3 replicas"):
-            plan("true", word, batch={"size": 64})
-    with pytest.raises(Exception, match="must divide by 3 replicas"):
-        plan("true", "{lr}", batch={"size": 64},
-             train={"lr_scale": "linear", "lr_reference_batch": 32})
 
 
 def test_every_placeholder_and_key_is_accounted_for():
@@ -93,16 +70,6 @@ def test_what_is_set_and_reaches_nothing_is_refused_with_the_placeholder_for_it(
     assert all("only on a command of your own: leave it out" in p.message
                for p in refused.value.problems)
     assert cmd.left_out(task)["run"] == {}  # of an older version's run, which is resumed
-
-
-def test_defaults_written_out_and_what_runs_whatever_it_is_are_no_reason_to_refuse():
-    whole = to_dict(RunSpec()) | {"task": {"command": ["true"]}, "devices": {"ids": ["0"]}}
-    whole["train"] |= {"restarts": 2, "hang_timeout": 60.0}
-    whole["run"] |= {"grace": 5.0, "grad_norm": True}
-    assert prepare(from_dict(whole), inventory=gpus(1)).plan
-    assert plan("true", devices=1, parallel={"backend": "gloo", "mode": "ddp"})
-    assert plan("true", "{lr}", devices=1, batch={"size": 48},
-                train={"lr_scale": "linear", "lr_reference_batch": 32})
 
 
 async def test_only_what_the_command_is_told_is_in_the_form_and_the_plan(tmp_path, monkeypatch):
