@@ -137,7 +137,7 @@ def only_trying(prepared: Prepared) -> Prepared:
 
 
 @contextmanager
-def new_folder(prepared: Prepared, attempt: int = 1, *, tags: Sequence[str] = (),
+def new_folder(prepared: Prepared, attempt: int = 1, *, tags: Sequence[str],
                member: Member | None = None, settled: bool = True) -> Iterator[tuple[Run, int]]:
     """Make the run folder, with `attempt` as the first; yields the run and the descriptor that
     holds its lock. What is written inside this block is part of it: where that fails there is no

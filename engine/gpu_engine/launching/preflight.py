@@ -94,7 +94,7 @@ def torchless(spec: RunSpec, cwd: Path | None) -> str | None:
         if command and python else None
 
 
-def _passing(spec: RunSpec, inventory: Inventory, holder: str | None = None) -> list[Problem]:
+def _passing(spec: RunSpec, inventory: Inventory, holder: str | None) -> list[Problem]:
     """The port that something else uses, and GPUs that a run other than `holder` holds. CPU slots
     are shared by everything anyway."""
     port, gpus = _port(spec), _gpus(spec, inventory)

@@ -55,7 +55,9 @@ def html(title: str, sections: Sequence[Section], made: str, every: int | None =
 
 def _part(part: Table | Text | Chart) -> list[str]:
     if isinstance(part, Chart):
-        return [*_legend(part), draw(part)]
+        named = ", ".join(f"{letter(i)} {line.name}" for i, line in enumerate(part.lines)
+                          if line.name)
+        return [*([f"<p>{_escaped(named)}</p>"] if len(part.lines) > 1 else []), draw(part)]
     if isinstance(part, Text):
         if part.exact:
             return ["<pre>" + "\n".join(map(_escaped, part.lines)) + "</pre>"]
@@ -70,13 +72,6 @@ def _part(part: Table | Text | Chart) -> list[str]:
         out.append(f'<tr><th scope="row">{name}</th>'
                    + "".join(f"<td>{_escaped(c)}</td>" for c in rest) + "</tr>")
     return [*out, "</table></div>"]
-
-
-def _legend(chart: Chart) -> list[str]:
-    if len(chart.lines) < 2:
-        return []
-    return ["<p>" + _escaped(", ".join(f"{letter(i)} {line.name}" for i, line in
-                                    enumerate(chart.lines) if line.name)) + "</p>"]
 
 
 def _escaped(text: str) -> str:

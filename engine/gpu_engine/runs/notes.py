@@ -34,7 +34,7 @@ class Notes:
     verdict: Literal["keep", "discard"] | None = None
     """What a person or an agent thinks of its result; None: they have not said."""
 
-    def with_tags(self, added: Iterable[str] = (), removed: Iterable[str] = ()) -> Notes:
+    def with_tags(self, added: Iterable[str], removed: Iterable[str] = ()) -> Notes:
         """With these tags added, and then those removed. Raises UserError if one can't be a tag, if
         a tag to be removed is not there, or if they get too many."""
         tags = list(self.tags)

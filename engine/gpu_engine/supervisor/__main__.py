@@ -41,7 +41,7 @@ def main(folder: Path, lock: int) -> int:
     return status
 
 
-def in_foreground(run: Run, lock: int, beside: Beside | None = None) -> bool:
+def in_foreground(run: Run, lock: int, beside: Beside | None) -> bool:
     """The same, and return in the guard alone, once all has ended: whether a signal had asked it to
     end. How the run ended is in its folder. `beside`: as for `Supervisor`. Raises nothing."""
     handed_on = list[int]()

@@ -90,8 +90,12 @@ class Watch:
         now = time.monotonic()
         if self._asked is None:
             signs = [s.standing(now) for s in events.values() if s.view.stepped and not s.view.over]
-            for sign in signs:
-                self._watch(sign, events[sign.rank].view.pid, now)
+            for sign in signs:  # from a silent one it is seen by its process whether it works
+                pid = events[sign.rank].view.pid
+                if sign.silent <= _QUIET or pid is None:
+                    self._silent.pop(sign.rank, None)
+                elif sign.rank not in self._silent or self._silent[sign.rank].pid != pid:
+                    self._silent[sign.rank] = _Silence(pid, now, procs.cpu_ticks(pid))
             if not any(s.still > self.timeout and self._stands(s, now) for s in signs):
                 return None
             told = hangs.find_hang([seen.view for seen in events.values()], time.time(),
@@ -120,13 +124,6 @@ class Watch:
                     append(self.run, rank, schema.Quiet(does))
                 self._quiet[rank] = _Silence(view.pid, now, procs.cpu_ticks(view.pid),
                                              procs.turns(view.pid)[0], does)
-
-    def _watch(self, sign: hangs.Standstill, pid: int | None, now: float) -> None:
-        """Begin or end watching the process of a rank."""
-        if sign.silent <= _QUIET or pid is None:
-            self._silent.pop(sign.rank, None)
-        elif sign.rank not in self._silent or self._silent[sign.rank].pid != pid:
-            self._silent[sign.rank] = _Silence(pid, now, procs.cpu_ticks(pid))
 
     def _stands(self, sign: hangs.Standstill, now: float) -> bool:
         """Whether the rank itself stands still, and not only the writing of its events."""

@@ -55,7 +55,7 @@ def seed_data(seed: int, held_out: bool) -> None:
     seed_all(mix(seed, 0x64, held_out))
 
 
-def seed_rank(seed: int, rank: int, step: int = 0) -> None:
+def seed_rank(seed: int, rank: int, step: int) -> None:
     """Seed the generators before training, differently on each rank, so that dropout differs."""
     seed_all(mix(seed, 0x72, rank, step))
 
