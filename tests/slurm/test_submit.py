@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +59,10 @@ def test_a_run_waits_trains_and_stops_with_a_checkpoint(cluster):
     wait_for(lambda: (follower.poll(), follower.progress().step)[1])
     assert (seen(run).state, seen(run).attempt) == ("running", 1)
     assert f"Slurm job {job} is running on n1" in say("show", run.id)
+    there = "srun", f"--jobid={job}", "--overlap", "gpu-engine", "stacks", run.id
+    assert f"it is asked on its node: {' '.join(there)}\n" in say("stacks", run.id, code=1)
+    ours = sys.executable, "-m", "gpu_engine", *there[4:]
+    assert "(most recent call first)" in cluster.ask(*there[:3], *ours)
     assert say("stop", run.id).endswith(f"{run.id} stopped\n")
     assert run.state().attempts[-1].reason is None  # in training
     assert leftovers.last_checkpoint(run.path)

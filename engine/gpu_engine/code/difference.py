@@ -11,7 +11,7 @@ from gpu_engine.code.snapshot import Snapshot
 from gpu_engine.common import units
 from gpu_engine.common.errors import SpecError, UserError, telling
 from gpu_engine.common.programs import ask_git
-from gpu_engine.runs import environment, trust
+from gpu_engine.runs import environment, leftovers, trust
 from gpu_engine.runs.folder import Run
 
 _MOST = 1 << 20
@@ -37,7 +37,7 @@ def of_run(run: Run) -> Snapshot:
 def not_compared(run: Run) -> str | None:
     """That hosts ran files of their own, for people; None: they ran this code."""
     plan = run.plan()
-    if plan is None or not plan.on_hosts or plan.spec.run.sync != "none":
+    if plan is None or not (run.path / leftovers.HOSTS).is_dir() or plan.spec.run.sync != "none":
         return None
     hosts = ", ".join(dict.fromkeys(r.host for r in plan.ranks if r.host is not None))
     return f"run {run.id} had the files that {hosts} had already (run.sync=none): they are not " \

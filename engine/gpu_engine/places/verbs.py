@@ -224,11 +224,18 @@ def ask_for_stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
         return _hosts().stacks(run, ranks)
     from gpu_engine.runs import stacks
 
-    return {rank: "the rank has ended, is still starting, or runs on another machine"
-            if (there := stacks.process(run, rank)) is None else
-            f"process {there[0]} gives none: only Python with torch has them printed; of any "
-            f"Python, py-spy dump --pid {there[0]}"
-            for rank in ranks if not stacks.request(run, rank)}
+    of = job.read(run.path)
+
+    def why(rank: int) -> str:
+        if of is not None:
+            return (f"it is asked on its node: srun --jobid={of.id} --overlap gpu-engine stacks "
+                    f"{run.id}")
+        if (there := stacks.process(run, rank)) is None:
+            return "the rank has ended, is still starting, or runs on another machine"
+        return (f"process {there[0]} gives none: only Python with torch has them printed; of any "
+                f"Python, py-spy dump --pid {there[0]}")
+
+    return {rank: why(rank) for rank in ranks if not stacks.request(run, rank)}
 
 
 # --- checkpoints ---------------------------------------------------------------------------------

@@ -74,6 +74,9 @@ def told(spec: RunSpec, place: str | None = None, *, by: str = "", in_sweep: boo
             out.append(f"{', '.join(names)} {many} no effect {where}: {_cure(it, instead)}")
 
     tell(at.told, at.where.format(by=by), at.instead)
+    if place == _HOSTS and _other_nodes(spec):
+        tell(["parallel.nodes"], "with devices.hosts, each of which is a node",
+             "name so many hosts")
     tell(*_outside_of_mode(spec, place))
     tell(_unheard(spec), "on this command", "set it in your script")
     for key, other in NEEDS.items():
@@ -95,6 +98,14 @@ def _value(spec: RunSpec, key: str) -> object:
 
 def _is_set(spec: RunSpec, key: str) -> bool:
     return _value(spec, key) != keys()[key].default
+
+
+def _other_nodes(spec: RunSpec) -> bool:
+    """Whether it asks for another number of nodes than it names hosts. On one host the preset
+    multinode, whose nodes are two, means no other."""
+    hosts = 1 if spec.devices.pick is not None else len(spec.devices.hosts or ())
+    return spec.parallel.nodes != hosts and (
+        hosts > 1 or not modes.get(spec.parallel.mode).several_nodes)
 
 
 def _outside_of_mode(spec: RunSpec, place: str) -> tuple[list[str], str]:
