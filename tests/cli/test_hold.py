@@ -124,7 +124,9 @@ def test_a_command_does_not_outlive_its_hold(home, tmp_path, which):
     ((), "say for how long"), (("--for", "soon"), "--for soon: no length of time"),
     (("--for", f"{10**30}h"), "no length of time within a year"),
     (("--for", "1h", "--devices", "99"), "there is no device 99"),
-    (("--for", "1h", "-n", "1", "--devices", "cpu:0"), "give one of them")])
+    (("--for", "1h", "-n", "1", "--devices", "cpu:0"), "give one of them"),
+    (("--devices", "slurm:0"), "salloc --gpus=1"),
+    (("--for", "1h", "--devices", "a:cpu:0,b:cpu:0"), "devices of one machine are held")])
 def test_what_can_not_be_held(home, words, wrong):
     done = called("hold", *words)
     assert done.returncode == 2

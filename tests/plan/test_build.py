@@ -142,7 +142,7 @@ def test_global_is_per_gpu_times_replicas_times_accumulation(shape):
      'CUDA_VISIBLE_DEVICES is "0-3"'),
     (from_dict({"task": {"use": USE}, "devices": {"pick": 3}, "parallel": {"mode": "ddp"}}),
      slots(2),
-     "devices.pick = 3: this machine has 2: cpu:0, cpu:1 [devices.pick=2]"),
+     "devices.pick = 3: at most 2 can be taken: cpu:0, cpu:1 [devices.pick=2]"),
     (spec_of("ddp", []), gpus(2),
      "devices.ids = []: choose at least one device; this machine has GPUs 0, 1"),
     (spec_of("ddp", ["0", "0"]), gpus(2),

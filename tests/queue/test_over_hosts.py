@@ -330,7 +330,7 @@ def test_a_run_waits_for_one_ahead_only_where_that_could_use_the_same_device(mac
         assert host(elsewhere) == "b"
         wait_for(lambda: reason(small).endswith(
             "a: none of 3 free, as runs ahead of it get 3"))
-        assert reason(same) == "waits for runs ahead of it"
+        assert reason(same).startswith(f"waits for runs ahead of it: {named.id} is the first")
     over(named, same, large, small)
     assert {state(run) for run in (named, same, large, small)} == {"completed"}
 

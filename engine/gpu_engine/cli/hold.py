@@ -60,6 +60,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     from gpu_engine.devices import leases, use_log
     from gpu_engine.devices.backends import registry
 
+    there = _elsewhere(ids)  # Slurm is refused first: no option would do
     seconds = values.seconds(span) if span is not None else None
     if span is not None and not 0 < (seconds or 0) <= _LONGEST:
         raise UserError(f"--for {span}: no length of time within a year; give 90m, 4h or 2d")
@@ -68,7 +69,10 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
                         "--devices gpu1:0; on Slurm: salloc --gpus=1 --time=04:00:00")
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
-    if (there := _elsewhere(ids)) is not None:
+    if there is not None:
+        if others := [name for name in there.ids if ":" in name.replace("cpu:", "")]:
+            raise UserError(f"{', '.join(others)}: devices of one machine are held at a time; hold "
+                            f"{others[0]} by a command of its own")
         if command:
             raise UserError(f"{there.host}: a command is started where its devices are: ssh -t "
                             f"{there.host} gpu-engine hold …")

@@ -193,7 +193,7 @@ def resume(run: Run, sets: Sequence[str] = (), *, start: str = "newest") -> Prep
     spec = from_dict(data)
     place = _slurm() if on_slurm(run) else _hosts() if on_hosts(run) else launcher
     # The script of a job says itself that it is one; its spec need not.
-    if not on_slurm(run) and meant_by(spec) is not place:
+    if meant_by(spec) is not place and (spec.devices.hosts or not on_slurm(run)):
         raise SpecError([Problem("devices.hosts", spec.devices.hosts, "a run goes on where its "
                                  "checkpoints are: leave it, or start another run there")])
     return place.again(run, spec, start)

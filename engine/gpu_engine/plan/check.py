@@ -207,7 +207,8 @@ def chosen_devices(spec: RunSpec, inventory: Inventory) -> tuple[list[Device], l
             have = len(inventory.devices)
             if (spec.devices.pick or 0) > have:
                 return [], [Problem("devices.pick", spec.devices.pick,
-                                    f"this machine has {have}: {offered}", f"devices.pick={have}")]
+                                    f"at most {have} can be taken: {offered}",
+                                    f"devices.pick={have}")]
             return list(inventory.devices[:spec.devices.pick]), []
         return [], [Problem("devices.ids", ids,
                             f"choose at least one device; this machine has {offered}")]

@@ -87,8 +87,8 @@ class HostWaiter(Waiter):
         if (entry := self._due()) is None:
             return None
         ahead = [] if self._at_once else list(self._ahead(entry, {}))
-        if any(_surely_behind(entry, other) for _, other in ahead):
-            self._say(f"waits {BEHIND}")
+        if first := next((run for run, other in ahead if _surely_behind(entry, other)), None):
+            self._say(f"waits {BEHIND}: {first} is the first that could use what it waits for")
             self._step_back()
             return None
         try:

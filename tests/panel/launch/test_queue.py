@@ -54,7 +54,7 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monke
                                 ("--after", "requires an argument"), ("ddp", "only options"),
                                 ("-- python b.py", "only options"), ("--detach", "in a shell"),
                                 ("--help", "No such option"),
-                                ("-n 9", "this machine has 1"), ("--grid 'x", "No closing quot")):
+                                ("-n 9", "most 1 can be taken"), ("--grid 'x", "No closing quot")):
                 line.value = typed
                 await pilot.press("enter")
                 await until(pilot, lambda said=said: said in words(pilot))
