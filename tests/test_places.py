@@ -130,6 +130,20 @@ def test_what_would_make_another_run_is_refused_and_the_rest_told():
         "run.log_mb has no effect below torchrun, where")
 
 
+@pytest.mark.parametrize(("sections", "says"), [
+    ({"devices": {"hosts": ["a:0"]}}, "in mode single"), ({}, "in mode single"),
+    ({"parallel": {"mode": "ddp"}}, None),
+    ({"task": {"command": ["python"]}, "parallel": {"mode": "multinode"}}, None),
+    ({"task": {"command": ["python"]}, "parallel": {"mode": "multinode", "launcher": "direct"}},
+     "on this command: leave it out, or set it in your script")])
+def test_where_a_timeout_is_not_heard(sections, says):
+    spec = from_dict(sections | {"parallel": {"mode": "single", "timeout": 9, "nodes": 1}
+                                 | sections.get("parallel", {})})
+    found = [line for line in told(spec) if "parallel.timeout" in line]
+    assert bool(found) == (says is not None)
+    assert says is None or says in found[0]
+
+
 def test_below_a_launcher_what_needs_a_supervisor_is_refused_and_what_would_help_is_told(tmp_path):
     def by_hand(*sets: str) -> tuple[int, str]:
         log = tmp_path / "log"

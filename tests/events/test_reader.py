@@ -50,17 +50,6 @@ def test_a_lone_surrogate_costs_no_event(tmp_path):
     assert event.message == "a?b\\ud \U0001f600"
 
 
-def test_a_writer_after_a_torn_line_starts_a_new_one(tmp_path):
-    path = tmp_path / "e"
-    path.write_bytes(b'{"t":1,"kind":"st')
-    writer = EventWriter(path)
-    writer.write(encode(schema.Warning("whole")))
-    writer.close()
-    tail = Tail(path)
-    assert [e.message for e in tail.read()] == ["whole"]
-    assert tail.skipped == 1
-
-
 def test_what_the_system_writes_in_part_is_written_on(tmp_path, monkeypatch):
     real, path = os.write, tmp_path / "e"
     writer = EventWriter(path)

@@ -23,7 +23,7 @@ from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import schema
 from gpu_engine.spec.read import apply_set, from_dict, from_dict_leniently
 from gpu_engine.spec.schema import Key, RunSpec
-from gpu_engine.spec.write import differences, to_dict, to_toml
+from gpu_engine.spec.write import differences, flat, to_dict, to_toml
 from gpu_engine.worker.rank.job import Identity, from_plan
 
 from ..plans import plan
@@ -82,12 +82,36 @@ def test_the_walk_sees_every_field_of_every_section():
     assert [key for key in (*schema.keys(), "task.params.x", "run.env.X", "run.envX", "batch.x")
             if not schema.is_key(key)] == ["run.envX", "batch.x"]
     assert "a\\ud800" in to_toml(RunSpec(name="a\ud800"))
+    nested = RunSpec(task=schema.TaskSpec(params={"x": [[1]]}))
+    to_dict(nested)["task"]["params"]["x"][0].append(2)
+    assert nested.task.params == {"x": [[1]]}
 
 
 @given(st.integers(1, 9), st.integers(0, 9))
 def test_a_range_of_steps_has_its_last(first, more):
     assert schema.parse_steps([f"{first}", f"{first}-{first + more}"]) == (
         range(first, first + 1), range(first, first + more + 1))
+
+
+def test_what_is_best_and_what_is_printed():
+    assert [schema.parse_best(text) for text in (None, "", "x", "min:x:y", "max:x")] == [
+        None, None, ("x", False), ("x:y", False), ("x", True)]
+    for wrong in ("mix:x", "min:", ":x"):
+        with pytest.raises(SpecError, match="expected the name of a value, min:name or max:name"):
+            schema.parse_best(wrong)
+    with pytest.raises(SpecError) as caught:
+        schema.parse_metrics({"a": "(", "b": "x", "c": "(a)(b)", "d": "(x)"})
+    assert [(p.key, p.value) for p in caught.value.problems] == [
+        ("run.metrics.a", "("), ("run.metrics.b", "x"), ("run.metrics.c", "(a)(b)")]
+    assert (schema.parse_metrics("auto"), [*schema.parse_metrics({"d": "(x)"})]) == ({}, ["d"])
+
+
+@pytest.mark.parametrize(("ids", "text"), [
+    (["0", "cpu:1"], "0,cpu:1"), (["a,b"], '["a,b"]'), (["[a", "b"], '["[a", "b"]'), ([], "[]"),
+    (["", "b"], '["", "b"]'), ([" a"], '[" a"]')])
+def test_a_list_is_typed_without_brackets_where_that_is_clear(ids, text):
+    spec = RunSpec(devices=schema.DevicesSpec(ids=ids), run=schema.ProcessSpec(env={"A": "x"}))
+    assert flat(spec).items() >= {"devices.ids": text, "run.env.A": "x"}.items()
 
 
 @pytest.mark.parametrize("wrong", ["a", "0", "0-5", "5-3", "-2", "2-", "1.5"])

@@ -63,7 +63,8 @@ def test_a_value_that_is_gone_is_gone_from_the_file(home):
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", ".hidden", "x" * 65, "a\nb", "-x",
                                   "/etc/x"])
 def test_a_name_cannot_climb_out(home, name):
-    with pytest.raises(UserError, match="can't be a preset's name"):
+    with pytest.raises(UserError, match=r"can't be a preset's name: use at most 64 letters, "
+                       r"digits, dots, dashes and underscores, and begin with a letter or digit$"):
         presets.save(name, from_dict({}))
 
 

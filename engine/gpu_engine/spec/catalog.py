@@ -293,8 +293,7 @@ def _hint(node: ast.expr, source: _Source, depth: int = 0) -> Any:
             # One that is computed would be missing in a list that claims to be whole.
             values = tuple(map(_value, inside))
             return Any if None in values else Literal[values]
-        args = tuple(_hint(n, source, depth + 1)
-                     for n in (inside[:1] if name == "Annotated" else inside))
+        args = tuple(_hint(n, source, depth + 1) for n in inside)
         if name == "Annotated":
             notes = [note for note in map(_limit, inside[1:]) if note is not None]
             return Annotated[(args[0], *notes)] if notes else args[0]

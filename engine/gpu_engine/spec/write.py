@@ -24,8 +24,7 @@ def to_dict(spec: RunSpec, *, defaults: bool = True) -> dict[str, Any]:
         value = getattr(getattr(spec, key.section), key.name)
         if value is None or value == {} or not (defaults or value != key.default):
             continue
-        out.setdefault(key.section, {})[key.name] = \
-            list(value) if isinstance(value, tuple) else copy.deepcopy(value)
+        out.setdefault(key.section, {})[key.name] = copy.deepcopy(value)
     return out
 
 
@@ -89,7 +88,7 @@ def to_toml(spec: RunSpec) -> str:
 
 def _typed(value: Any) -> str:
     """`value` as text that `--set` parses back, given the key's type."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         bare = all(isinstance(v, str) and v == v.strip() and "," not in v for v in value)
         if value and bare and all(value) and not value[0].startswith(("[", "(", "{")):
             return ",".join(value)

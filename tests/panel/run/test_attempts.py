@@ -128,13 +128,15 @@ async def test_i_lists_attempts_warnings_and_where(tmp_path):
 
 async def test_the_launchs_warnings_stand_until_they_can_be_read(tmp_path):
     run = trained(tmp_path, plan={"warnings": ["ends at logout: loginctl enable-linger"]})
+    run.write(0, ("warning", 50, {"message": "the last batch is dropped"}))
     async with watched(run, at=51, size=SMALL) as (pilot, app):
         assert "! ends at logout: loginctl enable-linger" in screen_text(app)
+        assert "! the last batch is dropped" in screen_text(app)
         app.at = 130
         await shown(pilot)
         text = said(app)
         assert "ends at logout" not in text
-        assert "! 1 warning (i)" in text
+        assert "! 2 warnings (i)" in text
 
 
 DAY = 86_400.0
