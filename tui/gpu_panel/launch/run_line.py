@@ -253,6 +253,11 @@ class Layout:
     room: int
     """The cells that are left for how a run ended."""
 
+    @property
+    def shape(self) -> object:
+        """The same for layouts in which a run has the same row."""
+        return [*self.sizes.items()], self.marks, self.room
+
 
 def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
            marks: bool = False, hues: Mapping[str, str] = MappingProxyType({})) -> Layout:

@@ -164,6 +164,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._skipped = False
         self._unread = 0
         self._layout: Layout | None = None
+        self._rows: dict[str, tuple[RunLine, bool, Row]] = {}
+        """Rows in this layout, with the runs that they are of, and whether these were marked."""
         self._footer_for: object = None
         self._pointed: Pointed | None = None
         self._new: str | None = None
@@ -291,12 +293,22 @@ them, and c compares them. Esc clears the marks, then the filter."""
             return None, [text_row("Looking for runs …")]
         if not self.lines:
             return None, [text_row("No runs yet. ctrl+l launches one.")]
-        self._layout = columns = layout(
+        columns = layout(
             self.lines, width, self.columns, marks=bool(self.marked), hues=self.hues)
-        rows = [run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
-                if isinstance(entry, SweepLine)
-                else run_line.run_row(entry, columns, entry.id in self.marked)
-                for entry in self._entries.values()]
+        if self._layout is None or columns.shape != self._layout.shape:
+            self._rows = {}
+        self._layout, known = columns, self._rows
+        rows = []
+        for name, entry in self._entries.items():
+            if isinstance(entry, SweepLine):
+                row = run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
+            elif (before := known.get(name)) and before[0] is entry \
+                    and before[1] is (name in self.marked):
+                row = before[2]  # as of nearly all of ten thousand, while one of them trains
+            else:
+                row = run_line.run_row(entry, columns, name in self.marked)
+                known[name] = entry, name in self.marked, row
+            rows.append(row)
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
             rows.append(text_row(f"No run matches{doubt}. Esc shows all runs."))
