@@ -222,10 +222,9 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
     A file for each rank, traces/… in the run folder, on a host in the folder there, is for
     https://ui.perfetto.dev or chrome://tracing. The exit code is 1 if a rank gave none.
     """
-    from gpu_engine.places.verbs import find
-    from gpu_engine.remote.run import queries
+    from gpu_engine.places.verbs import ask_for_traces, find
 
-    answers = queries.traces(find(run), steps=steps, ranks=ranks, wait=wait)
+    answers = ask_for_traces(find(run), steps=steps, ranks=ranks, wait=wait)
     out = [(rank, *answer) for rank, answer in answers.items()]
     if as_json:
         echo(in_json([{"rank": rank, "path": path, "problem": problem}

@@ -64,7 +64,7 @@ def able(run: Run, steps: int, ranks: Collection[int]) -> list[int]:
 def trace(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
           ) -> dict[int, Trace | None]:
     """Have `ranks` (none: all) trace their next steps, and wait for at most `wait` seconds. They
-    are on this machine: `remote.run.queries.traces` asks those of any.
+    are on this machine: `places.verbs.ask_for_traces` asks those of any.
 
     Returns what each rank has answered; None: nothing, as it makes no steps or has ended. Raises
     UserError and OSError.

@@ -11,7 +11,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,12 +20,14 @@ from gpu_engine.common import procs, units
 from gpu_engine.common.errors import UserError, telling
 from gpu_engine.common.files import locked, open_inside, take_lock
 from gpu_engine.devices.records import Inventory
+from gpu_engine.diagnose import traces as asking
 from gpu_engine.events.notices import NOT_FETCHED
 from gpu_engine.launching import launcher, logind, notifier
 from gpu_engine.launching.launcher import Prepared
 from gpu_engine.plan.check import chooses_host
-from gpu_engine.remote.reach.call import Refused, Unreachable, at_once, reason
-from gpu_engine.remote.run import freest, link, parts, queries, removal, rest
+from gpu_engine.remote.reach.call import ASK, Refused, Unreachable, ask, at_once, reason
+from gpu_engine.remote.reach.protocol import Asked
+from gpu_engine.remote.run import freest, link, parts, removal, rest
 from gpu_engine.remote.run import prepare as preparing
 from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import trust, waiting
@@ -105,9 +107,37 @@ def look(run: Run, wait: float = 0.0) -> bool:
 
 def stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
     """`verbs.ask_for_stacks`. What they print comes here by itself."""
-    told = queries.answers(run, ranks, "stacks", "--wait", "0")
+    told = _answers(run, ranks, "stacks", "--wait", "0")
     return {rank: str(answer) for part, answer in told if isinstance(answer, UserError)
             for rank in part.ranks if rank in ranks}
+
+
+def traces(run: Run, steps: int, ranks: Collection[int], wait: float
+           ) -> dict[int, tuple[str | None, str | None]]:
+    """`verbs.ask_for_traces`. A file is where the rank is: "gpu1:/…"."""
+    asked, out = asking.able(run, steps, ranks), dict[int, tuple[str | None, str | None]]()
+    for part, answer in _answers(run, asked, "trace", "--steps", str(steps), "--wait", str(wait),
+                                 seconds=wait + ASK):
+        why = str(answer) if isinstance(answer, UserError) else "no answer"
+        known = {} if isinstance(answer, UserError) else {one.rank: one for one in answer}
+        for rank in {*part.ranks} & {*asked}:
+            one = known.get(rank)
+            out[rank] = (one.path and f"{part.host}:{one.path}", one.problem) if one \
+                else (None, why)
+    return dict(sorted(out.items()))
+
+
+def _answers(run: Run, ranks: Collection[int], command: str, *words: str, seconds: float = ASK
+             ) -> list[tuple[Part, list[Asked] | UserError]]:
+    """What the hosts that have these ranks say to `gpu-engine COMMAND RUN WORDS` about them."""
+    def one(part: Part) -> list[Asked]:
+        if part.run is None:
+            raise Refused(part.host, "it has not begun there")
+        return ask(parts.host_of(run.path, part), list[Asked], command, part.run, *words, *(
+            word for rank in part.ranks if rank in ranks for word in ("--rank", str(rank))),
+            seconds=seconds)
+
+    return at_once(one, [part for part in parts.read(run.path) if {*ranks} & {*part.ranks}])
 
 
 def checkpoint_here(run: Run, which: str, best: str | None) -> str:
@@ -143,7 +173,7 @@ def _stop_left(run: Run, *, now: bool) -> bool:
     if not left:
         return False
 
-    def ask(part: Part) -> None:
+    def tell(part: Part) -> None:
         host = parts.host_of(run.path, part)
         with suppress(Refused):  # it has no such run (any more)
             link.stop(host, part.run or link.begun(host, run.path, part, only_ask=True).id, now=now)
@@ -158,7 +188,7 @@ def _stop_left(run: Run, *, now: bool) -> bool:
             if run.state().live or time.monotonic() > end:
                 return False
             time.sleep(0.05)
-        failed = [answer for _, answer in at_once(ask, left) if answer is not None]
+        failed = [answer for _, answer in at_once(tell, left) if answer is not None]
         state = run.state()
         if state.state == "stopped":
             still = [p.host for p in parts.read(run.path) if p.to_stop]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +236,19 @@ def ask_for_stacks(run: Run, ranks: Sequence[int]) -> dict[int, str]:
                 f"Python, py-spy dump --pid {there[0]}")
 
     return {rank: why(rank) for rank in ranks if not stacks.request(run, rank)}
+
+
+def ask_for_traces(run: Run, *, steps: int = 3, ranks: Collection[int] = (), wait: float = 120.0
+                   ) -> dict[int, tuple[str | None, str | None]]:
+    """Have `ranks` (none: all) trace their next steps. Returns of each its file, or why there is
+    none. Raises UserError and OSError."""
+    if on_hosts(run):
+        return _hosts().traces(run, steps, ranks, wait)
+    from gpu_engine.diagnose import traces
+
+    found = {rank: traces.describe(run, answer) for rank, answer in traces.trace(
+        run, steps=steps, ranks=ranks, wait=wait).items()}
+    return {rank: (path and str(path), problem) for rank, (path, problem) in found.items()}
 
 
 # --- checkpoints ---------------------------------------------------------------------------------

@@ -123,10 +123,10 @@ class TraceSheet(Sheet):
 
 def ask_for_traces(run: Run) -> TraceSheet:
     """Have each rank trace its next steps. Raises UserError and OSError."""
-    from gpu_engine.remote.run import queries
+    from gpu_engine.places.verbs import ask_for_traces
 
     lines = [f"rank {rank}: {path or problem}"
-             for rank, (path, problem) in queries.traces(run).items()]
+             for rank, (path, problem) in ask_for_traces(run).items()]
     lines += ["", "https://ui.perfetto.dev opens the files"]
     return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
 

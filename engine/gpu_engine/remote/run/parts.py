@@ -126,14 +126,6 @@ def read(run: Path, folder: str = FOLDER) -> tuple[Part, ...]:
     return tuple(sorted((p for p in found if p is not None), key=lambda p: p.node))
 
 
-def spans(run: Path) -> bool:
-    """Whether the run is on hosts; False where its folder can't be entered."""
-    try:
-        return (run / FOLDER).is_dir()
-    except OSError:
-        return False
-
-
 def _read(run: Path, name: str) -> Part | None:
     try:
         part = read_record(Part, json_inside(run, name))
