@@ -134,6 +134,8 @@ def test_what_would_make_another_run_is_refused_and_the_rest_told():
     ({"devices": {"hosts": ["a:0"]}}, "in mode single"), ({}, "in mode single"),
     ({"parallel": {"mode": "ddp"}}, None),
     ({"task": {"command": ["python"]}, "parallel": {"mode": "multinode"}}, None),
+    ({"task": {"command": ["python"]}, "devices": {"hosts": ["a", "b"]}, "parallel": {
+        "mode": "multinode"}}, "on this command: leave it out"),
     ({"task": {"command": ["python"]}, "parallel": {"mode": "multinode", "launcher": "direct"}},
      "on this command: leave it out, or set it in your script")])
 def test_where_a_timeout_is_not_heard(sections, says):

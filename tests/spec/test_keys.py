@@ -108,7 +108,7 @@ def test_what_is_best_and_what_is_printed():
 
 @pytest.mark.parametrize(("ids", "text"), [
     (["0", "cpu:1"], "0,cpu:1"), (["a,b"], '["a,b"]'), (["[a", "b"], '["[a", "b"]'), ([], "[]"),
-    (["", "b"], '["", "b"]'), ([" a"], '[" a"]')])
+    (["", "b"], '["", "b"]'), ([" a"], '[" a"]'), (["(a"], '["(a"]'), (["{a"], '["{a"]')])
 def test_a_list_is_typed_without_brackets_where_that_is_clear(ids, text):
     spec = RunSpec(devices=schema.DevicesSpec(ids=ids), run=schema.ProcessSpec(env={"A": "x"}))
     assert flat(spec).items() >= {"devices.ids": text, "run.env.A": "x"}.items()

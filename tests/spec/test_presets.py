@@ -101,7 +101,8 @@ def test_a_file_is_given_by_its_path(home, tmp_path):
     for name in ("p.toml", "p"):
         path = tmp_path / name
         path.write_text('name = "here"')
-        assert presets.load(str(path)).spec.name == "here"
+        found = presets.load(str(path))
+        assert (found.spec.name, found.shipped) == ("here", False)
 
 
 def test_one_of_a_persons_own_that_others_can_write_is_not_obeyed(home, monkeypatch):
