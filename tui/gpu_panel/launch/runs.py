@@ -164,8 +164,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._skipped = False
         self._unread = 0
         self._layout: Layout | None = None
-        self._rows: dict[str, tuple[RunLine, bool, Row]] = {}
-        """Rows in this layout, with the runs that they are of, and whether these were marked."""
+        self._rows: dict[tuple[int, bool], Row] = {}
+        """Rows in this layout, by the lines of runs, which they keep, and whether it is marked."""
         self._footer_for: object = None
         self._pointed: Pointed | None = None
         self._new: str | None = None
@@ -217,7 +217,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
     def show(self, found: Sequence[RunLine], unread: int = 0) -> None:
         """Show these runs; of the very same ones only the ages. `unread`: the number of those that
         are not read yet."""
-        if found is self.lines and unread == self._unread:
+        if found is self.lines and unread == self._unread and self._new is None:
             self.age()
             return
         self.lines, self._unread = tuple(found), unread
@@ -295,19 +295,16 @@ them, and c compares them. Esc clears the marks, then the filter."""
             return None, [text_row("No runs yet. ctrl+l launches one.")]
         columns = layout(
             self.lines, width, self.columns, marks=bool(self.marked), hues=self.hues)
-        if self._layout is None or columns.shape != self._layout.shape:
-            self._rows = {}
-        self._layout, known = columns, self._rows
+        same = self._layout is not None and columns.shape == self._layout.shape
+        self._layout, before, self._rows = columns, self._rows if same else {}, {}
         rows = []
         for name, entry in self._entries.items():
             if isinstance(entry, SweepLine):
                 row = run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
-            elif (before := known.get(name)) and before[0] is entry \
-                    and before[1] is (name in self.marked):
-                row = before[2]  # as of nearly all of ten thousand, while one of them trains
-            else:
-                row = run_line.run_row(entry, columns, name in self.marked)
-                known[name] = entry, name in self.marked, row
+            else:  # while one of ten thousand trains, all others have the row that they had
+                key = id(entry), name in self.marked
+                row = self._rows[key] = before.get(key) or run_line.run_row(
+                    entry, columns, key[1])
             rows.append(row)
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""

@@ -241,6 +241,10 @@ async def test_of_many_runs_only_those_in_sight_are_built_and_only_live_ones_ask
         await until(pilot, lambda: "r5" in made)
         await pilot.press("end")
         await until(pilot, lambda: "r2999" in made)
+        monkeypatch.undo()
+        monkeypatch.setattr(RunsFeed, "refresh", lambda self: (many, 0))
+        table.go_to("r7")  # it was listed before it is asked for
+        await until(pilot, lambda: table.key_at_cursor == "r7")
 
 
 def test_in_the_column_of_a_key_numbers_come_before_texts_and_no_number_last():
