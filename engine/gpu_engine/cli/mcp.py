@@ -520,8 +520,8 @@ def command(allow: Sequence[str], max_devices: int | None, max_runs: int | None,
 
     allowed = frozenset(",".join(allow).split(",")) - {""}
     if wrong := allowed - {"run", "stop"}:
-        raise UserError(f"--allow {','.join(allow)}: it takes run and stop", "--allow", sorted(wrong)[0],
-                        "--allow run,stop")
+        raise UserError(f"--allow {','.join(allow)}: it takes run and stop", "--allow",
+                        sorted(wrong)[0], "--allow run,stop")
     most = from_dict({"run": {} if limit is None else {"limit": limit}}).run.limit
     _serve(Rights(require_tag(f"agent:{who}"), allowed, max_devices, max_runs, most))
 
