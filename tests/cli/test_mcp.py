@@ -106,8 +106,8 @@ async def test_it_may_look_and_nothing_else(home):
 async def test_its_runs_are_bounded_tagged_and_its_own_also_for_the_next_process(home):
     other = launch(from_dict({"task": {"command": WAITS}, "devices": {"ids": ["cpu:1"]}}),
                    inventory=slots(2))
-    options = ("--allow", "run,stop", "--limit", "5m", "--max-runs", "2", "--max-devices", "1",
-               "--as", "night")
+    options = ("--allow", "run", "--allow", "stop", "--limit", "5m", "--max-runs", "2",
+               "--max-devices", "1", "--as", "night")
     async with agent(*options) as tool:
         assert error(await tool("run", command=WAITS, n=2, mode="ddp"))["what"] == "--max-devices"
         grid = error(await tool("run", command=[*WAITS, "--lr", "1"], devices="cpu:0",
@@ -359,7 +359,8 @@ def test_without_the_library_and_with_wrong_options(home, monkeypatch):
      ["-n2", "--queue", "--set=run.grace=3", "--set=a=[1]", "digits"]),
     ("run", {"metric": "[a-z]+: (.*)", "tag": "3", "limit": None},
      ["--metric=[a-z]+: (.*)", "--tag=3"]),
-    ("runs", {"n": 3, "filter": "7"}, ["--filter=7", "-n3", "--"]),
+    *(("runs", {"n": three, "filter": "7"}, ["--filter=7", "-n3", "--"])
+      for three in (3, 3.0, "3.0")),
     ("run", {"queue": "yes"}, "queue"), ("run", {"queue": 1}, "queue"),
     ("run", {"command": "python train.py"}, "command"), ("run", {"tag": [["a"]]}, "tag"),
     ("run", {"tag": [True]}, "tag"), ("runs", {"n": True}, "n"), ("runs", {"n": 1.5}, "n"),

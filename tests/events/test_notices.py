@@ -17,7 +17,8 @@ def test_each_is_told_with_its_numbers_its_code_and_what_would_mend_it(request):
     told = [
         notices.nonfinite(1234, 1), notices.failed(1, "E: x", 1234), notices.failed(1, "E", None),
         *(notices.gone(dict.fromkeys(MANY[:number], 1234)) for number in (1, 4, 6)),
-        no_batch(1000, 4096), no_batch(0, 1), small_data(1000, 4096), notices.lowered(),
+        no_batch(1000, 4096), no_batch(0, 1), small_data(1000, 4096),
+        small_data(1000, 4096, first=True), notices.lowered(),
         notices.not_saved("full"), notices.not_recorded(12.6, 7),
         *(tell(["a", "b"]) for tell in (notices.not_printed, notices.not_read)),
         notices.no_limit(90.0),
@@ -35,7 +36,8 @@ def test_each_is_told_with_its_numbers_its_code_and_what_would_mend_it(request):
                           for one in told])
 
 
-@given(st.integers(0, 10**16))
-def test_the_examples_are_read_back(examples):
-    assert examples_of(small_data(examples, 8)) == (examples if examples < 10**15 else None)
+@given(st.integers(0, 10**16), st.booleans())
+def test_the_examples_are_read_back(examples, first):
+    told = small_data(examples, 8, first=first)
+    assert examples_of(told) == (examples if examples < 10**15 else None)
     assert examples_of(Warning(f"{examples} and more words")) is None

@@ -106,10 +106,11 @@ def test_what_is_found_is_nearly_the_largest_or_words_say_otherwise(kind):
 
 
 def test_a_batch_that_can_not_be_larger_ends_the_search():
-    trials = search(lambda n: Trial(n, True, GIB, examples=100 if n > 100 else None), 9 * GIB)
-    assert ([t.size for t in trials], fit.largest(trials)) == ([4, 16, 256], 100)
-    assert verdict(trials, "GPU") == (
-        "fits: up to 100 per GPU; a larger batch was never made: the data set has 100 examples")
+    trials = search(lambda n: Trial(min(n, 100), True, GIB, 9.0, asked=n if n > 100 else None),
+                    9 * GIB)
+    assert ([t.size for t in trials], fit.largest(trials)) == ([4, 16, 100], 100)
+    assert verdict(trials, "GPU") == ("fits: up to 100 per GPU; a larger batch was never made: "
+                                      "asked for 256, the largest had 100 examples")
 
 
 def test_a_flat_line_goes_far_and_an_unknown_one_four_times():
@@ -179,13 +180,16 @@ def test_real_steps_are_tried_against_a_real_limit_and_nothing_is_left(home, tmp
 @pytest.mark.parametrize(("script", "limit", "found", "words"), [
     # Few steps and its own end, mostly before any measure.
     ("for _ in range(3):\n    for (x,) in torch.utils.data.DataLoader(data, batch_size=n):\n"
-     "        step(x)", "2GiB", 10, "a larger batch was never made: the data set has 10 examples"),
+     "        step(x)", "2GiB", 10, "asked for 16, the largest had 10 examples"),
+    ("class Stream(torch.utils.data.IterableDataset):\n    __iter__ = lambda _: iter(data)\n"
+     "while True:\n    for (x,) in torch.utils.data.DataLoader(Stream(), batch_size=n):\n"
+     "        step(x)", "2GiB", 10, "asked for 16, the largest had 10 examples"),
     ("from accelerate.utils import find_executable_batch_size\n"
      "@find_executable_batch_size(starting_batch_size=n)\ndef train(size):\n"
      "    if size > 1:\n        raise RuntimeError('CUDA out of memory.')\n"
      "    while True:\n        step(torch.ones(size, 8))\ntrain()", "2GiB", 1,
      "2 does not: memory ran out, and accelerate goes on with a smaller batch")],
-    ids=["small", "lowers"])
+    ids=["small", "stream", "lowers"])
 @pytest.mark.timeout(300)
 def test_a_script_that_ends_or_takes_another_batch(home, tmp_path, script, limit, found, words):
     (tmp_path / "train.py").write_text(SCRIPT.partition("while")[0] + (
@@ -200,6 +204,9 @@ def test_a_script_that_ends_or_takes_another_batch(home, tmp_path, script, limit
     said = next(line for line in done.stdout.splitlines() if line.startswith("fits: "))
     assert words in said
     assert f"up to {found:,} per slot" in said
+    rows = done.stdout.partition("\n\n")[0].splitlines()[1:]
+    rows = [row for row in rows if "does not fit" not in row]
+    assert rows[-1].split()[0] == str(found)
     assert "steps/s × size" in done.stdout
 
 
@@ -269,7 +276,7 @@ def test_what_came_of_a_trial(state, views, rate, trial):
         progress.fold(rank, Step(3, 0.1, 0))
         progress.fold(rank, Memory(1))
     found = fit.outcome(8, progress, FAILED, followed, rate)
-    assert (found.fits, found.examples) == (True, 3)
+    assert (found.fits, found.size, found.asked) == (True, 3, 8)
     progress.fold(0, Warning("goes on with less", code=notices.LOWERED))
     assert fit.outcome(8, progress, OVER, followed, rate) == Trial(
         8, False, trial.memory, why="goes on with less")

@@ -50,6 +50,7 @@ axolotl train a.yaml
 swift sft --model x
 yolo train device=0,1
 colossalai run --nproc_per_node 2 train.py
+python -m llamafactory.cli train a.yaml
 """
 PROGRAMS = """
 python train.py

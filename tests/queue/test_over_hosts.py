@@ -253,7 +253,7 @@ def test_one_that_is_stopped_while_it_waits_asks_nobody_any_more(machines, home)
         wait_for(lambda: reason(run).startswith("waits for any 2 GPUs of any host: "))
         run.stop()
         over(run)
-    assert (state(run), reason(run)) == ("stopped", "stopped while it waited for its turn")
+    assert (state(run), reason(run)) == ("stopped", "while it waited for its turn")
     assert not parts.read(run.path)
 
 

@@ -59,7 +59,7 @@ def test_what_is_stopped_waits_no_longer_and_the_next_moves_up(line):
         wait_for(lambda: reason(b).endswith("comes first"))
         for run in (a, alone):
             run.stop()
-            assert (state(run), reason(run)) == ("stopped", "stopped while it waited for its turn")
+            assert (state(run), reason(run)) == ("stopped", "while it waited for its turn")
             with pytest.raises(UserError, match="not running"):
                 run.stop()
             with pytest.raises(UserError, match="does not wait"):

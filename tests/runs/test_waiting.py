@@ -73,6 +73,8 @@ def test_who_serves_it(tmp_path):
         fcntl.flock(file, fcntl.LOCK_EX)
         assert waiting.judge(queued, run, held=False) == replace(
             alone, reason="waits for runs ahead of it")
+        last = replace(queued, reason="waits until 20:54")
+        assert waiting.judge(last, run, held=False) == replace(alone, reason=last.reason)
     for before, reason in [(queued, None), (replace(alone, reason="x"), "x"),
                            (replace(alone, reason=None), "waits for its first check")]:
         assert waiting.judge(before, run, held=True) == replace(before, reason=reason)

@@ -56,7 +56,7 @@ def test_a_home_without_a_user_stays(monkeypatch):
     assert os.environ["HOME"] == "/home/of me"
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r"])
 def test_pasted_lines_are_one_that_means_the_same(end):
     text = f" cd x{end}python t.py \\{end}  --lr 1{end}{end}\tls{end}"
     assert one_line(text) == "cd x; python t.py  --lr 1; ls"

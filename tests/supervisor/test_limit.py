@@ -78,7 +78,7 @@ def test_of_a_command_that_shows_no_step_it_counts_from_the_start_which_is_said(
     state = over(run)
     assert state.state == "completed"
     assert state.reason == ("time was up after 00:01, counted from the start of its ranks, as no "
-                            "step was seen")
+                            "step was seen (those that are printed are with --metric auto)")
 
 
 def test_a_script_with_torch_may_take_long_for_its_first_step_and_that_none_came_is_said(go):  # noqa: F811

@@ -39,10 +39,11 @@ print("unfinished val_bpb: 0.25", end="", flush=True)
 
 
 def test_a_pattern_gives_its_value_with_the_step_of_the_line(go):  # noqa: F811
-    run = go(PRINTS, ranks=1, parallel={"mode": "single"},
+    run = go(PRINTS + "sys.exit(int(os.environ['GPU_PANEL_ATTEMPT']) == 1)", ranks=1,
+             parallel={"mode": "single"}, train={"restarts": 1},
              run={"metrics": {"bpb": r"val_bpb: (\S+)", "lambda": r"lambda=(\d+)"}})
     assert over(run).state == "completed"
-    assert [(e.step, e.values) for e in told(run)] == [
+    assert [(e.step, e.values) for e in told(run)] == 2 * [
         (10, {"bpb": 1.0}), (20, {"bpb": 0.5}), (30, {"bpb": 0.3333}), (None, {"bpb": 0.25})]
     (missing,) = [w.message for w in told(run, Warning) if "run.metrics" in w.message]
     assert missing == "run.metrics: lambda was not seen in 6 lines of rank 0's output"
@@ -164,6 +165,10 @@ PART = "is a part of a longer number"
      {"step": 1, "loss": 8.2, "tps": 7120}),
     ("10/10 - 0s 5ms/step - accuracy: 0.95 - loss: 0.2", {"accuracy": 0.95, "loss": 0.2}),  # keras
     ("step 400 loss 1e-05 acc 93 epoch 7", {"loss": 1e-5, "acc": 93}),
+    ("max loss: 1, smoothed loss: 2, best val loss 3, val loss: 4", {
+        "max_loss": 1, "smoothed_loss": 2, "best_val_loss": 3, "val_loss": 4}),
+    ("Epoch: [0][ 10/100]\tLoss 2.3e+00 (2.4e+00)\tAcc@1 76.130 (75.2)",  # torch's ImageNet
+     {"Loss": 2.3, "Acc@1": 76.13}),
     ("", {}), ("{" * 5000, {})])
 def test_which_numbers_of_a_line_have_a_name(line, values):
     assert in_line(line)[0] == values
@@ -171,7 +176,8 @@ def test_which_numbers_of_a_line_have_a_name(line, values):
 
 @pytest.mark.parametrize(("line", "name"), [
     ("tokens: 1.5M, loss: 0.5", "tokens"), ("loss: tensor(0.5, grad_fn=<X>)", "loss"),
-    ("{'loss': np.float64(0.5)}", "loss"), ("loss: \N{MINUS SIGN}0.5", "loss")])
+    ("{'loss': np.float64(0.5)}", "loss"), ("loss: \N{MINUS SIGN}0.5", "loss"),
+    ("bpb: 2.5(0.1)", "bpb"), ("val_loss 2.5/3.0", "val_loss"), ("loss (val): 0.6", "loss (val)")])
 def test_what_is_a_number_for_people_alone_is_said(line, name):
     values, doubts = in_line(line)
     assert name not in values
@@ -185,7 +191,9 @@ def test_what_is_a_number_for_people_alone_is_said(line, name):
     ("step 1,200: x", 1200), ("Step 1e3", 1000), ('{"step": 40.0}', 40), ("Step [100/600], x", 100),
     ("global_step=1_000", 1000), ("iteration        7/     500 |", 7), ("step #12:", 12),
     ("tokens per step 524288", None), ("5ms/step - x", None), ("step 0.25 s", None),
-    ("step 12ms", None), ("step 12 ms", None), ("step 1 234", None), ("step 40-50", None),
+    ("step 12ms", None), ("step 12 ms", None), ("step 1 234", None), ("step 10.000 x", None),
+    ("best loss: 0.4 (step 300)  loss: 0.5", None), ("loss: 0.5 (step 300)", 300),
+    ("loss 0.5, best loss 0.4 (step 300)", None), ("step 40-50", None),
     ("step 5, best at step 3", None), ("step 5 of 9, since step 5", 5), ("step 1e300", None)])
 def test_which_step_a_line_says(line, step):
     assert own_step(line) == step
@@ -213,6 +221,17 @@ def test_a_number_is_read_as_it_was_written_or_not_at_all(value, digits, how, li
     if certain or "loss" in values:
         assert values["loss"] == float(plain)
     assert ("loss" in values) != ("loss" in doubts)
+
+
+@given(st.sampled_from(["loss", "val_loss", "Acc", "train ppl", "max loss"]),
+       st.sampled_from([" ", "  ", ": ", "=", " = "]), st.sampled_from(["", "-", "+"]),
+       st.sampled_from(["nan", "NaN", "NAN", "inf", "Infinity"]),
+       st.sampled_from(["", ".", "!", "...", ", time 3ms", " |", ") and"]))
+def test_what_is_not_finite_is_never_overlooked_and_words_are_none(name, sign, minus, odd, tail):
+    values, _ = in_line(f"iter 5: {name}{sign}{minus}{odd}{tail}")
+    assert repr(values) == repr({name.replace(" ", "_"): float(minus + odd)})
+    for word in ("infinite", "information", "nano", "nan_check", "inf/x"):
+        assert in_line(f"{name}{sign}{minus}{word}{tail}") == ({}, {})
 
 
 @given(st.text())

@@ -114,6 +114,7 @@ def test_values_as_they_are_typed(text, found):
     ("trian.lr=1", "did you mean train.lr?"),
     ("lr=1,2", "did you mean train.lr?"),
     ("name=a,b", "each member's name follows from its values"),
+    ("train.lr=1e-1,3,0.1", "train.lr = \"0.1\": is the same as 1e-1, and so would the runs be"),
 ])
 def test_a_grid_that_is_wrong_says_what_would_do(text, says):
     assert says in refused(TASK, text)
@@ -151,6 +152,16 @@ def test_an_option_of_a_command_varies_by_its_name(command, key, after):
     assert one.spec.task.command == after.split()
     assert other.spec.task.command == after.replace("1e-3", "{{y}}").split()
     assert one.values == {key: "1e-3"}
+
+
+def test_of_an_option_with_several_values_not_the_first_alone_varies():
+    for words in ("--layers 1 2 3", "--layers 1 2 --x", "--layers a b", "--layers a.pt b/c"):
+        assert f"write --layers={words.split()[1]}" in refused(
+            own("t.py", *words.split()), "layers=7,8")
+    for words in ("--layers 1 data/x", "--layers a data.txt", "--layers=1 2", "--layers 1 --x 2",
+                  "--layers 1 name"):
+        assert len(members(own("t.py", *words.split()), "layers=7,8")) == 2
+    refused(own("x", "--layers", "1"), "layers=7,8,7")
 
 
 def test_what_is_no_option_of_the_command_is_not_varied_by_its_name():

@@ -78,19 +78,19 @@ def test_a_sweep_in_words():
         sweep_table.summary(of, runs)
     for by in (By(), By("loss", largest=True), By("acc")):
         sweep_table.best_text(runs, by)
-        sweep_table.notes(points(runs, by), by)
+        sweep_table.notes(points(runs, by), by, len(runs) + 1)
     for line in points(runs, By()):
         sweep_table.cells(line)
     sweep_table.heads(["train.lr", "task.params.lr", "train.seed"], By("acc"))
     sweep_table.named([replace(runs[0], extents=dict.fromkeys(map(str, range(33))))])
     compared = [replace(run, exact=False, rungs=(Rung(0.25, 1.0), Rung(0.5, 2.0, best=value))[:at])
                 for at, (run, value) in enumerate(zip(runs, (None, 0.5, None), strict=True))]
-    sweep_table.notes(points(compared, By()), By())
-    sweep_table.notes(points(compared[:2], By()), By())
+    sweep_table.notes(points(compared, By()), By(), 0)
+    sweep_table.notes(points(compared[:2], By()), By(), 0)
     sweep_table.best_text(runs[1:], By())
     sweep_table.best_text([replace(runs[0], values={}, repeat=None)], By())
     assert sweep_table.best_text([], By()) == ""
-    assert sweep_table.notes([], By()) == []
+    assert sweep_table.notes([], By(), 0) == []
 
 
 def test_values_that_are_not_finite_are_left_out_and_counted():
@@ -100,5 +100,5 @@ def test_values_that_are_not_finite_are_left_out_and_counted():
                     one(3, "a", least=0.8), one(4, "b", least=math.nan)], By())
     assert [sweep_table.cells(line)[2:4] for line in found] == [
         ["0.750 ± 0.0707 (2)"] * 2, ["–", "NaN"]]
-    assert sweep_table.notes(found, By())[-1] == \
+    assert sweep_table.notes(found, By(), 0)[-1] == \
         "2 runs ended with a loss that is not finite; means leave it out"

@@ -318,6 +318,8 @@ def _values(name: str, value: object, schema: Mapping[str, Any]) -> list[str]:
         value = [value] if is_word else read
     if value is None:
         return []
+    if schema["type"] == "integer" and isinstance(value, float) and value.is_integer():
+        value = int(value)  # as of 5.0, which JSON Schema calls an integer
     if not _fits(value, schema):
         raise UserError("expected " + _EXPECTED[schema["type"]], name, value)
     return [str(v) for v in (value if isinstance(value, list) else [value]) if v is not False]
@@ -497,7 +499,7 @@ def _size(value: object) -> int:
 # --- the commands --------------------------------------------------------------------------------
 
 @click.command()
-@click.option("--allow", default="", metavar="run,stop",
+@click.option("--allow", multiple=True, metavar="run,stop",
               help="Let it start runs, and stop its own.")
 @click.option("--max-devices", type=click.IntRange(1), metavar="N",
               help="Devices of its live and waiting runs.")
@@ -507,7 +509,7 @@ def _size(value: object) -> int:
               help="How long each run may take: 5m, 1h30m.")
 @click.option("--as", "who", default="mcp", show_default=True, metavar="NAME",
               help="Its runs get the tag agent:NAME.")
-def command(allow: str, max_devices: int | None, max_runs: int | None, limit: str | None,
+def command(allow: Sequence[str], max_devices: int | None, max_runs: int | None, limit: str | None,
             who: str) -> None:
     """Give an agent these commands as tools, by the Model Context Protocol on the standard streams.
 
@@ -516,10 +518,10 @@ def command(allow: str, max_devices: int | None, max_runs: int | None, limit: st
     from gpu_engine.runs.notes import require_tag
     from gpu_engine.spec.read import from_dict
 
-    allowed = frozenset(filter(None, allow.split(",")))
+    allowed = frozenset(",".join(allow).split(",")) - {""}
     if wrong := allowed - {"run", "stop"}:
-        raise UserError(f"--allow {allow}: it takes run and stop", "--allow", sorted(wrong)[0],
-                        "--allow run,stop")
+        raise UserError(f"--allow {','.join(allow)}: it takes run and stop", "--allow",
+                        sorted(wrong)[0], "--allow run,stop")
     most = from_dict({"run": {} if limit is None else {"limit": limit}}).run.limit
     _serve(Rights(require_tag(f"agent:{who}"), allowed, max_devices, max_runs, most))
 

@@ -141,7 +141,8 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
 
     out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
-    out += ["", *notes(rows, by)] if notes(rows, by) else []
+    told = notes(rows, by, found.of)
+    out += ["", *told] if told else []
     for kind in (FAILED, STOPPED):
         for why, whose in failures(members, kind):
             first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")

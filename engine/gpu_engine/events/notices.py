@@ -64,9 +64,12 @@ def no_batch(examples: int, batch: int) -> Warning:
         if examples else ())
 
 
-def small_data(examples: int, batch: int) -> Warning:
-    """A loader's examples are fewer than its batch would have."""
-    return Warning(f"no batch has {batch:,} examples: the data set has {examples:,}", SMALL_DATA)
+def small_data(examples: int, batch: int, *, first: bool = False) -> Warning:
+    """A loader's examples are fewer than its batch would have. `first`: only those of its first
+    batch are known."""
+    return Warning(f"not every batch has {batch:,} examples: the first has {examples:,}" if first
+                   else f"no batch has {batch:,} examples: the data set has {examples:,}",
+                   SMALL_DATA)
 
 
 def examples_of(told: Warning) -> int | None:

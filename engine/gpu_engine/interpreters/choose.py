@@ -22,7 +22,7 @@ from gpu_engine.common import floors, paths
 from gpu_engine.common.errors import Problem
 from gpu_engine.interpreters import inspection
 from gpu_engine.interpreters.inspection import Seen
-from gpu_engine.plan.own_command import behind_plain_wrappers, is_python
+from gpu_engine.plan.own_command import behind_plain_wrappers, is_python, python_of_text
 from gpu_engine.plan.records import Interpreter
 from gpu_engine.spec.schema import RunSpec
 
@@ -153,6 +153,9 @@ def _with_python(command: Sequence[str], python: str, folder: Path) -> list[str]
     there = there if there.exists() else Path(python)
     if there.is_relative_to(paths.folder(folder)):
         there = there.relative_to(paths.folder(folder))
+    if inner := python_of_text(words):
+        text = f"{words[2][:inner.start(1)]}{shlex.quote(str(there))}{words[2][inner.end(1):]}"
+        return [*command[:len(command) - len(words) + 2], text, *words[3:]]
     return [*command[:len(command) - len(words)], str(there), *words[0 if script else 1:]]
 
 

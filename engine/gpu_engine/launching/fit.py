@@ -61,7 +61,7 @@ class Trial:
     """How one size did."""
 
     size: int
-    """Examples per GPU in one forward pass."""
+    """Examples per GPU in one forward pass, as they were."""
     fits: bool
     memory: int | None = None
     """Bytes at the peak, of the rank that used most; None: not known."""
@@ -69,8 +69,8 @@ class Trial:
     """Examples a second of all ranks; of a script its steps a second times `size`, for each."""
     why: str | None = None
     """Why it does not fit."""
-    examples: int | None = None
-    """How many its largest batch had, where the data set has no more; None: `size`."""
+    asked: int | None = None
+    """How many it was asked to have, where no batch has so many; None: `size`."""
 
 
 def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
@@ -87,7 +87,7 @@ def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
             if size == 1:
                 break
             size = 1
-        elif trials[-1].examples is not None or (bad is None and _flat(good)):
+        elif trials[-1].asked is not None or (bad is None and _flat(good)):
             break
         elif bad is None and len(good) == 1:
             size = SECOND
@@ -128,9 +128,9 @@ def verdict(trials: Sequence[Trial], unit: str) -> str:
     and whatever is not known."""
     best = max((t for t in trials if t.fits), key=lambda t: t.size)
     text = f"fits: up to {largest(trials):,} per {unit}"
-    if best.examples is not None:
-        return f"{text}; a larger batch was never made: " \
-            f"the data set has {units.counted(best.examples, 'example')}"
+    if best.asked is not None:
+        return f"{text}; a larger batch was never made: asked for {best.asked:,}, " \
+            f"the largest had {units.counted(best.size, 'example')}"
     if bad := least_bad(trials):
         return f"{text}; {bad.size:,} does not: {bad.why}"
     if _flat([t for t in trials if t.fits]):
@@ -141,8 +141,7 @@ def verdict(trials: Sequence[Trial], unit: str) -> str:
 
 def largest(trials: Sequence[Trial]) -> int | None:
     """Examples per GPU of the largest batch that was trained; None: no size fits."""
-    best = max((t for t in trials if t.fits), key=lambda t: t.size, default=None)
-    return best and (best.examples or best.size)
+    return max((t.size for t in trials if t.fits), default=None)
 
 
 def predicted(small: Trial, large: Trial, limit: int | None) -> int:
@@ -261,9 +260,9 @@ def outcome(size: int, progress: Progress, state: State, follower: Follower, rat
         return Trial(size, False, memory, why=state.cause.line if state.cause is not None else
                      state.reason or f"it ended before step {STEPS}")
     rates = [view.steps_per_s for view in views if view.steps_per_s]
-    return Trial(size, True, memory, rate or (
-        (progress.examples or size) * sum(rates) if rates else None),
-                 examples=progress.examples)
+    made = progress.examples or size
+    return Trial(made, True, memory, rate or (made * sum(rates) if rates else None),
+                 asked=progress.examples and size)
 
 
 @contextmanager

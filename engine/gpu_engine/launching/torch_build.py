@@ -55,10 +55,12 @@ def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
 
 
 def interpreter_of(command: Sequence[str]) -> str | None:
-    """The Python that a command runs in, also behind `env` and the like: `python` itself, or what a
+    """The Python that a command runs in, also behind `env` and `sh -c`: `python` itself, or what a
     script (train.py, torchrun, accelerate) names in its first line. None where that can't be told
     (`conda run`, `./go.sh`)."""
     command = own_command.behind_plain_wrappers(command)
+    if inner := own_command.python_of_text(command):
+        command = [inner[1]]
     found = shutil.which(command[0]) if command else None
     if found is None:
         return None

@@ -199,7 +199,7 @@ def _iterates(loader: Any) -> None:
 
 
 def _loaded(loader: int, batch: Any) -> None:
-    observer.loader = loader
+    observer.loaded(loader, batch)
     if observer.findings is not None:
         observer.findings.loaded(loader, batch)
 

@@ -77,8 +77,11 @@ class Observer:
         """Whether a loader without a batch was told of."""
         self._lowered = False
         """Whether a batch that was lowered was told of."""
-        self._small: dict[int, tuple[int, int]] = {}
-        """By a loader's id its examples and its batch size, which is larger."""
+        self._small: dict[int, schema.Warning] = {}
+        """By a loader's id that it has fewer examples than a batch would."""
+        self._streams: dict[int, int] = {}
+        """By the id of a loader whose length is not known the batch size; of one that stacks its
+        examples."""
         self.loader = 0
         """The id of the loader that gave the last batch."""
         self.names: set[str] = set()
@@ -275,7 +278,7 @@ class Observer:
         if self.last_gradient is None:
             ddp = None if self.findings is None else self.findings.ddp()
             if small := self._small.get(self.loader):
-                rec.write(notices.small_data(*small))
+                rec.write(small)
             self.last_gradient = LastGradient(
                 () if ddp is None else ddp.parameters(), lambda: rec.parts.mark(READY))
         lr = optimizer.param_groups[0].get("lr")
@@ -308,18 +311,32 @@ class Observer:
     def iterated(self, loader: Any) -> None:
         """Called when a DataLoader begins an epoch. Before the first step it is told if it has no
         batch at all, as the script would end well without a step."""
+        data = torch.utils.data
+        if isinstance(loader.dataset, data.IterableDataset) and loader.batch_size \
+                and loader.collate_fn is data.default_collate:
+            self._streams[id(loader)] = loader.batch_size
         self.gradients.iterated(loader, self.stepped, len(self.losses.parts))
         if self.stepped or self._empty or not type(loader.sampler).__module__.startswith("torch."):
             return
         examples, batch = len(loader.sampler), loader.batch_size
         if 0 < examples < batch and not loader.drop_last:
-            self._small[id(loader)] = examples, batch
+            self._small[id(loader)] = notices.small_data(examples, batch)
         self._empty = examples < (batch if loader.drop_last else 1)
         if self._empty:
             if not self.tried:
                 self.become()
             if self.rec is not None:
                 self.rec.write(notices.no_batch(examples, batch or 0))
+
+    def loaded(self, loader: int, batch: Any) -> None:
+        """Called with each batch that a DataLoader gives, and the loader's id."""
+        self.loader = loader
+        if self.stepped or (size := self._streams.pop(loader, None)) is None:
+            return
+        while isinstance(batch, (list, tuple, dict)):
+            batch = next(iter(batch.values() if isinstance(batch, dict) else batch), None)
+        if isinstance(batch, torch.Tensor) and len(batch) < size:
+            self._small[loader] = notices.small_data(len(batch), size, first=True)
 
     def lowered(self) -> None:
         """Called when a library has caught that memory ran out, and tries a smaller batch."""

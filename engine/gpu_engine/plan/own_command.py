@@ -177,12 +177,14 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh", "fish")
 SELF_LAUNCHERS = frozenset({
     "torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric", "lightning", "composer",
     "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "torchx",
-    "tune", "llamafactory-cli", "axolotl", "swift", "yolo", "colossalai",
+    "tune", "llamafactory-cli", "lmf", "axolotl", "swift", "yolo", "colossalai",
     *_SHELLS})
 _MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
     "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner", "composer",
-    "composer.cli.launcher", "lightning", "lightning.fabric.cli", "horovod.runner.launch"})
+    "composer.cli.launcher", "lightning", "lightning.fabric.cli", "horovod.runner.launch",
+    "torchtune._cli.tune", "llamafactory.cli", "axolotl.cli.main", "swift.cli.main",
+    "colossalai.cli"})
 """The same as modules."""
 
 
@@ -208,6 +210,16 @@ def in_shell(command: Sequence[str]) -> bool:
     """Whether the command is a shell's, which starts others."""
     name = name_of((program(command) or [""])[0])
     return name in _SHELLS or name.endswith(".sh")
+
+
+_FIRST = re.compile(r"\s*(?:(?!PATH=)[A-Za-z_]\w*=\S*\s+|exec\s+)*((?:python|pypy)[\d.]*)(?=\s)")
+
+
+def python_of_text(command: Sequence[str]) -> re.Match[str] | None:
+    """The Python (group 1) with which begins what a shell is given to run, as in `sh -c 'python
+    train.py'`; None: it begins with something else, which may change what "python" is."""
+    return _FIRST.match(command[2]) if len(command) > 2 and name_of(command[0]) in _SHELLS \
+        and command[1] == "-c" else None
 
 
 @dataclass(frozen=True)

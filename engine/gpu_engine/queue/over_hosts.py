@@ -124,7 +124,7 @@ class HostWaiter(Waiter):
             return None
         self._step_back()
         if asked_to_end():
-            raise Over("stopped", "stopped before its ranks started")
+            raise Over("stopped", "before its ranks started")
         return self._begin(told)
 
     def _plan(self, entry: Entry, choice: freest.Choice) -> list[Part]:
@@ -208,7 +208,7 @@ class HostWaiter(Waiter):
                       + (f": {why}" if why else ""))
             return None
         if asked_to_end():
-            raise Over("stopped", "stopped before its ranks started")
+            raise Over("stopped", "before its ranks started")
         log.warning("%s", why)
         if (entry := waiting.read(run.path)) is None or not entry.count:
             raise NotYet(f"as {why or 'it could not begin on all hosts'}")

@@ -132,7 +132,7 @@ class Waiter:
                 except (NotYet, OSError, NoAnswer) as err:
                     self._try_later(str(err) if isinstance(err, NotYet) else f"as {err}")
                 if self._pause():
-                    raise Over("stopped", "stopped while it waited for its turn")
+                    raise Over("stopped", "while it waited for its turn")
         except Exception as err:
             if not isinstance(err, Over):
                 log.exception("the start")

@@ -278,7 +278,7 @@ class Run:
                 return False
             self.write_state(replace(recorded, state="stopped", ended=time.time(),
                                      exit_code=EXIT_CODES["stopped"],
-                                     reason="stopped while it waited for its turn"))
+                                     reason="while it waited for its turn"))
             waiting.leave(self.path)
             return True
         except OSError as err:

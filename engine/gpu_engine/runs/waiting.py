@@ -190,8 +190,10 @@ def judge(recorded: State, run: Path, *, held: bool) -> State | None:
         return recorded if recorded.reason or recorded.pid else replace(recorded, reason=FIRST)
     served = entry.sweep is not None and locked_by_another(
         sweep_lock(folder_beside(run), entry.sweep))
+    # The next supervisor goes on where the last was killed.
+    known = recorded.reason if (recorded.reason or "").startswith("waits ") else None
     return replace(recorded, state="queued", pid=None, ticks=None,
-                   reason=f"waits {BEHIND}" if served else NOBODY)
+                   reason=known or f"waits {BEHIND}" if served else NOBODY)
 
 
 def sweep_lock(folder: Path, sweep: str) -> Path:

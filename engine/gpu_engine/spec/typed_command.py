@@ -51,7 +51,10 @@ def split(text: str) -> list[str]:
 
 def one_line(text: str) -> str:
     """Lines of a shell as one that means the same to it: those that a backslash continues are
-    joined, others are commands of their own. In a bracketed paste tmux sends CR at their ends."""
+    joined, others are commands of their own. In a bracketed paste tmux sends CR at their ends, and
+    of CR LF two."""
+    if not re.search(r"(?<!\r)\r(?:\r\r)*(?!\r)", text):
+        text = text.replace("\r\r", "\r")
     whole = re.sub(r"\\(\r\n?|\n)[ \t]*", " ", text.strip())
     return "; ".join(line.strip() for line in whole.splitlines() if line.strip())
 

@@ -52,18 +52,25 @@ _TOKEN = (rf"(?>[-+]?(?:\d{{1,3}}(?:{_SPACED})+(?:[.,]\d+)?"
 _POINT = re.compile(r"(?<![\w.,:])(?:0\.\d+|\d+\.(?:\d\d?|\d{4,}))(?![\d.,:])")
 """A number whose point does not group: so the line's commas do."""
 _PAIR = re.compile(
-    r"(?<![\w./@-])(?:(train|training|val|valid|validation|test|eval|evaluation|dev|best|avg|average"
-    r"|mean|total) )?([a-z][\w./@-]{0,63})"
-    rf"(?:[\"']?\s{{0,16}}[:=]\s{{0,16}}|(\s{{1,16}})(?=[-+]?\.?\d))([\"']?)({_TOKEN})"
-    r"(?:\s?%(?!\s*\|))?\4(?=[\s,;|)\]}]|$)", re.IGNORECASE)
-"""For "auto": "loss: 0.31", "val/acc=93.1%", "'loss': '0.5'"; neither a time of day nor a path, nor
-how far a progress bar is."""
-_WITHOUT_SIGN = ("loss", "acc", "accuracy", "ppl", "perplexity")
+    r"(?<![\w./@-])((?:(?:train|training|val|valid|validation|test|eval|evaluation|dev|best|avg"
+    r"|average|mean|total|sum|max|maximum|min|minimum|median|std|smooth|smoothed|running|moving|ema"
+    r"|last|prev|previous|initial|target) ){0,3})([a-z][\w./@-]{0,63})"
+    rf"(?:[\"']?\s{{0,16}}[:=]\s{{0,16}}|(\s{{1,16}})(?=[-+]?(?:\.?\d|inf|nan)))([\"']?)({_TOKEN})"
+    r"(?:\s?%(?!\s*\|))?\4(?=[.!?]{0,3}(?:[\s,;|)\]}]|$))", re.IGNORECASE)
+"""For "auto": "loss: 0.31", "val/acc=93.1%", "'loss': '0.5'", "best val loss nan"; neither a time
+of day nor a path, nor how far a progress bar is."""
+_OF_VALUES = r"(?:loss|acc|accuracy|ppl|perplexity)(?:@\d{1,3})?"
 """Ends of names behind which a number needs neither ":" nor "="."""
+_WITHOUT_SIGN = re.compile(rf".*{_OF_VALUES}", re.IGNORECASE)
 _UNREAD = re.compile(
     r"(?<![\w./@-])([a-z][\w./@-]{0,63})[\"']?\s{0,16}[:=]\s{0,16}((?:tensor|np\.float\d+)\([^()]{1,40}"
-    r"|[-+]?[\d.]{1,30}\s?[kmbgt](?![\w/])|\N{MINUS SIGN}[\d.]{1,30})", re.IGNORECASE)
-"""For "auto", what has a name and is a number for people alone: "1.5M", "tensor(0.5, …)"."""
+    r"|[-+]?[\d.]{1,30}(?:\s?[kmbgt](?![\w/])|[(\N{PLUS-MINUS SIGN}])"
+    r"|\N{MINUS SIGN}[\d.]{1,30})", re.IGNORECASE)
+"""For "auto", what has a name and is a number for people alone: "1.5M", "tensor(0.5, …)"; """
+_UNREAD_VALUE = re.compile(
+    rf"(?<![\w./@-])((?:[a-z][\w./@-]{{0,50}})??{_OF_VALUES}(?: \([^()]{{1,20}}\))?)"
+    r"[\"']?(?:\s{0,16}[:=]\s{0,16}|\s{1,16})([-+]?\.?\d[\d.]{0,30}\S?)", re.IGNORECASE)
+"""and what nothing else has read, of a name that stands for a value: "2.5/3.0"."""
 _STEPS = ("step", "iter", "iteration", "global_step")
 _STEP = re.compile(
     rf"(?<![\w./-])(?:{'|'.join(_STEPS)})[\"']?\s{{0,16}}[:=#\[]?"
@@ -75,6 +82,8 @@ _NO_STEP = re.compile(r"\b(?:per|each|every|from|since|until|till|to|of|best|las
 _AT_STEP = re.compile(r"\b(?:at|in|on|after|before|for)[ =:]{0,4}$", re.IGNORECASE)
 """Behind a value it says when that was: "saved at step 40". Before all values it is the line's."""
 _LARGEST_STEP = 10 ** 15
+_ODD_STEP = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
+"""A point that may group digits."""
 _GOES_ON = re.compile(r"[.'’_]?\d|,\d{3}(?!\d)")
 _POWER_OR_UNIT = re.compile(r"e[-+]?\d|[kmbgt](?:i?b)?(?!\w)", re.IGNORECASE)
 _SIGN = re.compile(r"(?:^|[\s:=(\[,\"'])[-\N{MINUS SIGN}]$")
@@ -95,11 +104,18 @@ def number(text: str, *, grouped: bool = False) -> float | None:
 
 def own_step(line: str) -> int | None:
     """The step that a line says it is of; None: none, or none for certain."""
-    first = next((pair.start() for pair in _PAIR.finditer(line)
-                  if pair[2].lower() not in _STEPS and pair[3] is None), len(line))
-    values = [number(found[1], grouped=True) for found in _STEP.finditer(line)
-              if not _NO_STEP.search(line, 0, found.start())
-              and not (found.start() > first and _AT_STEP.search(line, 0, found.start()))]
+    pairs = [pair for pair in _PAIR.finditer(line) if pair[2].lower() not in _STEPS]
+    first = next((pair.start() for pair in pairs if pair[3] is None), len(line))
+    several = sum(pair[3] is None or _WITHOUT_SIGN.fullmatch(pair[2]) is not None
+                  for pair in pairs) > 1
+
+    def of_a_value(at: int) -> bool:
+        return (at > first and _AT_STEP.search(line, 0, at) is not None) \
+            or (several and line[:at].endswith("("))
+
+    values = [None if _ODD_STEP.fullmatch(found[1]) else number(found[1], grouped=True)
+              for found in _STEP.finditer(line)
+              if not (_NO_STEP.search(line, 0, found.start()) or of_a_value(found.start()))]
     steps = {int(v) for v in values if v is not None and 0 <= v <= _LARGEST_STEP and v == int(v)}
     return steps.pop() if len(steps) == 1 else None
 
@@ -117,6 +133,9 @@ def in_line(line: str) -> tuple[dict[str, float], dict[str, str]]:
             doubts[name] = "a line has it twice, with different values"
     for found in _UNREAD.finditer(line):
         doubts.setdefault(found[1], f"{found[2]} {_UNCERTAIN}")
+    for found in () if line.lstrip().startswith("{") else _UNREAD_VALUE.finditer(line):
+        if not any(name.endswith(found[1]) for name in (*values, *doubts)):
+            doubts[found[1]] = f"{found[2]} {_UNCERTAIN}"
     return {name: value for name, value in values.items() if name not in doubts}, doubts
 
 
@@ -134,8 +153,8 @@ def _pairs(line: str) -> Iterator[tuple[str, str]]:
             return
     for pair in _PAIR.finditer(line):
         which, name, blank, _, text = pair.groups()
-        if blank is None or name.lower().endswith(_WITHOUT_SIGN):
-            yield f"{which}_{name}" if which else name, text
+        if blank is None or _WITHOUT_SIGN.fullmatch(name):
+            yield which.replace(" ", "_") + name, text
 
 
 def _search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:

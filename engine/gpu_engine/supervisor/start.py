@@ -22,7 +22,6 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import MASTER_PORT, RUN_DIR, LaunchPlan
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Cause, Run
-from gpu_engine.supervisor import logs
 from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.children import asked_to_end, spawn
 from gpu_engine.supervisor.ranks import RankState
@@ -139,8 +138,6 @@ def start(run: Run, plan: LaunchPlan, attempt: Attempt, *, direct: bool, umask: 
         ranks = process.ranks
         seen = {r: RankState.from_now(r, Tail(run.events(r)), attempt.number) for r in ranks}
         try:
-            if attempt.number > 1:
-                logs.note(path, f"--- attempt {attempt.number} ---")
             child = spawn(argv, env=env, cwd=cwd, log=path, umask=umask, cores=process.cores,
                           ranks=ranks, role=process.role, session=plan.spec.task.use is not None)
         except OSError as err:

@@ -191,11 +191,15 @@ class Supervisor:
         self.checked = False
         if asked_to_end():
             self.stop_asked = True
-            return "stopped", "stopped before its ranks started", None
+            return "stopped", "before its ranks started", None
         if blocked is not None:
             log.warning("attempt %d: %s", number, blocked)
             return "failed", blocked, Cause(blocked, taken=True)
         oom_before = oom_kills()
+        if number > 1:  # before what is printed is read
+            for process in self.plan.processes:
+                logs.note(self.run.path / (process.log or "ranks/00000.log"),
+                          f"--- attempt {number} ---")
         self.printed = Printed.of(self.run, self.plan)
         failed = start.start(self.run, self.plan, attempt, direct=self.direct, umask=self.umask)
         if failed is not None:
@@ -378,9 +382,10 @@ class Supervisor:
                 or time.monotonic() < self.up_at - _TOGETHER:
             return None
         steps = [s.view.step for s in attempt.events.values() if s.view.step is not None]
+        unseen = ", counted from the start of its ranks, as no step was seen" \
+            + ("" if self.printed else " (those that are printed are with --metric auto)")
         return f"time was up after {units.clock(self.limit)}" \
-            + (f" at step {min(steps):,}" if steps else "") \
-            + (", counted from the start of its ranks, as no step was seen" if self.unseen else "")
+            + (f" at step {min(steps):,}" if steps else "") + (unseen if self.unseen else "")
 
     def _notice(self, attempt: Attempt, *, completed: bool = False) -> bool:
         """Put what there is to tell of the run into its state. Returns whether that is new."""

@@ -8,8 +8,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 
-from gpu_engine.common.clean import MASK, clean, shown_set
+from gpu_engine.common.clean import MASK, clean, shown_set, shown_words
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
 from gpu_engine.spec import modes
@@ -130,6 +131,17 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
             out.append(Problem(key, None, "can't vary: each member's name follows from its values"))
         elif not _is_key(key) and _option(spec, key) is None:
             out.append(_unknown(key, spec))
+        elif not _is_key(key) and (several := _several(spec, key)):
+            out.append(Problem(key, None, several))
+    for axis in axes:
+        seen = dict[object, str]()
+        for value in axis.values:
+            meant = _number(value) if axis.key in keys() else value
+            if meant in seen:
+                out.append(Problem(axis.key, _shown(axis, value), "is the same as "
+                                   f"{_shown(axis, seen[meant])}, and so would the runs be: "
+                                   "leave it out; --repeat 2 varies the seed"))
+            seen[meant] = value
     for left, right in ONE_OF:
         if left in names and right in names:
             out.append(Problem(left, None, f"vary this or {right}, not both"))
@@ -143,6 +155,37 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
         out.append(Problem("", None, f"{' × '.join(map(str, sizes))} are {many:,} runs; a sweep "
                                      f"has at most {MOST:,}"))
     return out
+
+
+def _number(value: str) -> object:
+    """What 0.1 and 1e-1 have in common; another text itself."""
+    try:
+        return Decimal(value)
+    except InvalidOperation:
+        return value
+
+
+def _several(spec: RunSpec, key: str) -> str | None:
+    """Why it is not known what of the command is the value of its option `key`, of which one word
+    would be varied: the word behind it is of the same kind, as in `--layers 1 2 3`. A folder or
+    file behind a number or name is an argument of its own."""
+    place = _option(spec, key)
+    if place is None or place[1]:
+        return None
+    option, value, *rest = list(spec.task.command or ())[place[0] - 1:]
+    if not rest or _FLAG.match(rest[0]) or _kind(value) != _kind(rest[0]):
+        return None
+    behind = itertools.takewhile(lambda word: not _FLAG.match(word), rest)
+    option, value, *_ = words = shown_words([option, value, *behind])
+    return f"{clean(' '.join(words), 60)} of the command may be several " \
+           f"values, of which one would vary: if {value} is its only one, write " \
+           f"{option}={value}; else start each by itself, with run --queue"
+
+
+def _kind(word: str) -> str:
+    """Whether a word is a number, a file (or KEY=VALUE), or a name."""
+    return "number" if isinstance(_number(word), Decimal) else \
+        "name" if re.fullmatch(r"[\w-]+", word) else "file"
 
 
 def _unknown(key: str, spec: RunSpec) -> Problem:

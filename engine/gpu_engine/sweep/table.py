@@ -250,9 +250,12 @@ def _figure(stat: Stat) -> str:
     return text if stat.spread is None else f"{text} ± {units.loss(stat.spread)} ({stat.n})"
 
 
-def notes(points: Sequence[Point], by: By) -> list[str]:
-    """What the figures are, in sentences."""
+def notes(points: Sequence[Point], by: By, of: int) -> list[str]:
+    """What the figures are, in sentences. `of`: how many members were to be submitted."""
     out, members = list[str](), [one for point in points for one in point.members]
+    if lack := max(of - len(members), 0):
+        out.append(f"{units.counted(lack, 'run')} not there: removed, or never submitted, as where "
+                   "gpu-engine run was killed; run --grid with the values that lack submits them")
     if by.name not in names(members) and names(members):
         out.append(f"no run has recorded {by.name!r}; there are {named(members)}")
     for level in range(max((len(one.rungs) for one in members), default=0)):

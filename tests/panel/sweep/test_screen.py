@@ -180,7 +180,7 @@ def test_the_table_fits_and_keeps_values_and_the_best(width):
     assert drawn[2].endswith("  rank 0: boom")
     assert drawn[5].split()[:5] == ["└", "#1", "0001", "✓", "done"]
     assert ("time" in drawn[0], "steps" in drawn[0]) == (width > 100, width > 70)
-    assert next(t for row in lines.below(found, By(), width) if (t := text(row.lines[0]))) == \
+    assert next(t for row in lines.below(found, By(), 0, width) if (t := text(row.lines[0]))) == \
         "1 failed (0003): rank 0: boom"
 
 
@@ -191,8 +191,8 @@ def test_a_point_with_one_run_is_that_run():
     assert text(rows[0].lines[0]).split() == [
         "3", "0003", "✗", "failed", "~0.200", "0.200", "20", "00:10", "–", "rank",
         "0:", "boom"]
-    assert lines.below(points(single, By()), By(), 76)[1:] == lines.below(
-        points(single, By()), By(), 76)[-1:]  # no failure is told twice
+    assert lines.below(points(single, By()), By(), 0, 76)[1:] == lines.below(
+        points(single, By()), By(), 0, 76)[-1:]  # no failure is told twice
     only = lines.build(points([replace(m, values={}) for m in MEMBERS], By()), [], By(), 76,
                        unfolded={"point 1"})[1]
     assert [row.key for row in only] == ["point 1", "0001", "0002", "0003", "0004"]

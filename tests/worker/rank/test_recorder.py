@@ -117,13 +117,15 @@ def test_what_happens_stays_in_order(rec: Recorder, tmp_path: Path) -> None:
     rec.metric({"accuracy": torch.tensor(0.5), "odd": "text"})
     rec.step(2, 0, torch.tensor(2.0), 0.01, 8, 0.0)
     rec.write(schema.Checkpoint(2, "x", 0.0, 1))
-    rec.metric({"odd": "text", "many": torch.zeros(2, 3)})
+    rec.metric({"odd": "text", "many": torch.zeros(2, 3), "big": 10**400})
     rec.close()
     kinds = [e["kind"] for e in lines(tmp_path / "r.jsonl")]
-    assert kinds == ["step", "metric", "warning", "step", "checkpoint", "metric", "warning"]
+    assert kinds == ["step", "metric", "warning", "step", "checkpoint", "metric", "warning",
+                     "warning"]
     assert [e["message"] for e in lines(tmp_path / "r.jsonl") if e["kind"] == "warning"] == [
         "gpu_engine.log: odd is not recorded: 'text' is no number",
-        "gpu_engine.log: many is not recorded: the tensor has 6 values"]
+        "gpu_engine.log: many is not recorded: the tensor has 6 values",
+        "gpu_engine.log: big is not recorded: it is too large"]
     assert lines(tmp_path / "r.jsonl")[1] | {"t": 0} == {
         "t": 0, "kind": "metric", "step": 1, "accuracy": 0.5, "odd": None}
 

@@ -45,10 +45,9 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     if state.state == "stopped":
         untrained = state.reason if store.view.progress().step is None else None
         told = _notices(store)
-        # Some reasons begin with the word: "stopped while it waited for its turn".
+        # Some reasons begin with the word: "stopped while waiting after attempt 1 failed".
         why = clean(untrained or "", 300).removeprefix("stopped ")
-        return [f"{mark} stopped" + ("" if untrained is None else
-                                     f" {why}" if why != untrained else f": {why}")
+        return [f"{mark} stopped" + ("" if untrained is None else f": {why}")
                 + (f" · {_last_known(store, now)}" if untrained is None else ""), *told], \
             "warning" if told else "plain"
     if state.state == "stopping":

@@ -79,15 +79,16 @@ def _run(one: One, texts: Sequence[str], style: str) -> _Shown:
                   (f"  {one.why}" if one.why else "", bad or "dim"))
 
 
-def below(points: Sequence[Point], by: By, width: int) -> list[Row]:
-    """What is said below the table: what the figures are, and why runs have failed."""
+def below(points: Sequence[Point], by: By, of: int, width: int) -> list[Row]:
+    """What is said below the table: what the figures are, and why runs have failed. `of`: how many
+    runs were to be submitted."""
     rows = [text_row("")]
     several = [m for p in points for m in p.members if len(p.members) > 1]
     for kind, style in ((FAILED, "bad"), (STOPPED, "dim")):
         for why, whose in failures(several, kind):
             first = ", ".join(one.id for one in whose[:4]) + (", …" if len(whose) > 4 else "")
             rows.append(text_row(f"{len(whose)} {kind} ({first}): {why}", style, width))
-    for note in sweep_table.notes(points, by):
+    for note in sweep_table.notes(points, by, of):
         rows.append(text_row(note, "dim", width))
     return rows if len(rows) > 1 else []
 

@@ -127,7 +127,7 @@ if it has only one. s stops the whole sweep, u retries failed runs."""
             return None, [text_row("None of its runs exists any more")]
         head, rows = lines.build(self._points, self.group.keys, self.by, width,
                                  unfolded=self._unfolded)
-        return head, [*rows, *lines.below(self._points, self.by, width)]
+        return head, [*rows, *lines.below(self._points, self.by, self.group.of, width)]
 
     # --- what the keys do ----------------------------------------------------------------------
 

@@ -115,8 +115,8 @@ class RecordWriter:
             many = None if tensor is None else tensor.numel()
             if many is None and number(value) is None:
                 what = repr(value[:40]) if isinstance(value, str) else type(value).__name__
-                self._warn_once(f"gpu_engine.log: {name} is not recorded: {what} is no number",
-                                name)
+                self._warn_once(f"gpu_engine.log: {name} is not recorded: " + (
+                    "it is too large" if isinstance(value, int) else f"{what} is no number"), name)
             elif many is not None and many != 1:
                 self._warn_once(f"gpu_engine.log: {name} is not recorded: the tensor has {many:,} "
                                 "values", name)

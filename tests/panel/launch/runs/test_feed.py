@@ -323,6 +323,6 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch
     assert set(read) == {first.id, second.id, third.id}
     assert [(line.id, line.state) for line in lines] == [
         (second.id, "running"), (third.id, "queued"), (first.id, "stopped"), (old.id, "completed")]
-    assert lines[2].reason == "stopped while it waited for its turn"
+    assert lines[2].reason == "while it waited for its turn"
     os.close(held[1])
     assert asked == [1]  # no more than every half minute
