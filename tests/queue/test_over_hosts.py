@@ -17,7 +17,7 @@ import pytest
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
 from gpu_engine.devices.discover import discover
-from gpu_engine.places.verbs import launch
+from gpu_engine.places.verbs import find, launch
 from gpu_engine.queue import serve, submit
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.reach import hosts
@@ -208,6 +208,8 @@ def test_a_stop_reaches_who_may_have_begun_it(machines, home):
         assert called("stop", run.id).returncode == 0
         over(there)
     assert (state(there), reason(run)) == ("stopped", "")
+    wait_for(lambda: not find(run.id).state().warnings)  # what it has is fetched, by its key
+    assert run.events(0).read_bytes() == there.events(0).read_bytes()
 
 
 def test_where_nobody_takes_it_each_one_s_reason_is_told(machines, home):

@@ -165,6 +165,30 @@ def test_it_saves_when_slurm_warns_goes_back_to_the_queue_and_goes_on(cluster):
     say("stop", run.id)
 
 
+def test_a_script_that_saves_is_not_disturbed_by_one_stop_however_often_it_is_told(
+        cluster, tmp_path):
+    (tmp_path / "save.py").write_text(
+        "import pathlib, time\ntry:\n    print('up', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('saving', flush=True)\n"
+        "    while not pathlib.Path('go').exists(): time.sleep(0.05)\n    print('saved')\n")
+    say("run", "--set", "devices.hosts=slurm:cpu:0", "--nodes", "2", "--mode", "ddp", "--detach",
+        "--", sys.executable, "save.py")
+    run = runs.all_runs()[0]
+
+    def said(*words: str) -> bool:
+        return all(run.log(rank).exists() and run.log(rank).read_text().split() == [*words]
+                   for rank in (0, 1))
+
+    wait_for(lambda: said("up"))
+    say("stop", run.id, "--no-wait")
+    wait_for(lambda: said("up", "saving"))
+    for pid in [*supervisors(run, "n1"), *supervisors(run, "n2")]:
+        os.kill(pid, signal.SIGUSR1)
+    (tmp_path / "go").touch()
+    assert (ended(run).state, run.state().reason) == ("stopped", None)
+    assert said("up", "saving", "saved")
+
+
 @pytest.mark.parametrize("plug", ["preempted", "a node is down"])
 def test_what_slurm_takes_away_goes_back_to_the_queue_and_goes_on(cluster, plug):
     run = launch(from_dict(ENDLESS | TWO))

@@ -185,6 +185,9 @@ def test_how_a_job_that_runs_is_stopped(slurm, reported, now, calls):
     assert slurm.calls("scancel") == calls
     assert slurm.calls("scontrol") == ["scontrol update JobId=7 Requeue=0"]
     assert run.state().state == "stopping"
+    if reported and not now:
+        verbs.stop(run)
+        assert slurm.calls("scancel")[1:] == ["scancel --signal=INT 7"]
 
 
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):

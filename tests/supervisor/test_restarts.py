@@ -157,6 +157,21 @@ def test_who_asked_first_has_stopped_it(made, monkeypatch):
     assert (run.stop_asked, run.stopped_by) == (True, "by 12")
 
 
+@pytest.mark.parametrize(("told", "second"), [
+    ((signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM), False),  # as Slurm tells, to all processes
+    ((signal.SIGINT, signal.SIGTERM), False), ((signal.SIGINT, signal.SIGINT), True),
+    ((signal.SIGTERM, signal.SIGINT), True),
+    ((None, signal.SIGINT), False)])  # its time was up, which no person has asked for
+def test_a_second_stop_is_a_persons_and_none_is_the_first_repeated(made, told, second):
+    run, attempt = made(restarts=0), Attempt(1)
+    attempt.stopping = stopping.Stopping(signal.SIGINT)  # as of a command that was told by now
+    for number in told:
+        if number is not None:
+            run._handle(attempt, (number, os.getpid()))
+    assert (attempt.pressed is not None, attempt.stopping.number == signal.SIGTERM) \
+        == (second, second)
+
+
 def child(rank: int, status: int, **more) -> Child:
     return Child((rank,), "rank", 100 + rank, 1, None, status, 9.0, **more)
 

@@ -140,7 +140,10 @@ def test_a_second_stop_sends_sigterm_at_once(go):
     for name in (b"up", b"SIGINT"):
         wait_for(lambda name=name: all(name in run.log(r).read_bytes() for r in (0, 1)))
         run.stop()
-    assert [p.exit for p in over(run).processes] == [-signal.SIGTERM] * 2
+    state = over(run)
+    assert [p.exit for p in state.processes] == [-signal.SIGTERM] * 2
+    assert state.reason == "its ranks got SIGTERM as it was stopped a second time: what they had " \
+        "not saved is lost"
 
 
 def test_a_shell_that_is_held_at_a_stop_is_told_and_starts_nothing_more(tmp_path):

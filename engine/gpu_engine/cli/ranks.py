@@ -239,9 +239,10 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
 @click.command()
 @click.argument("run", shell_complete=tab.live_runs)
 @click.option("--now", is_flag=True, help="Kill the ranks at once, without a checkpoint.")
+@click.option("--again", is_flag=True, hidden=True)
 @click.option("--wait/--no-wait", default=True, help="Wait until it has ended (the default).")
 @for_scripts
-def stop(run: str, now: bool, wait: bool, as_json: bool) -> None:
+def stop(run: str, now: bool, again: bool, wait: bool, as_json: bool) -> None:
     """Stop RUN (an id, the beginning of one, or "last"). A task's ranks finish their step and save;
     your own command gets SIGINT, as from Ctrl-C, or its run.stop_signal, and if it is stopped again
     SIGTERM. A job that waits in Slurm's queue is cancelled.
@@ -251,9 +252,15 @@ def stop(run: str, now: bool, wait: bool, as_json: bool) -> None:
     from gpu_engine.places import verbs
 
     found = verbs.find(run)
-    # A command is told once more with a harsher signal; here only the answer may have been lost.
-    if output.word is None or now or found.state().state != "stopping":
-        verbs.stop(found, now=now)
+    if output.word is not None:  # its answer may be lost, and it be said once more
+        found.stop(now=now, first=not again)
+    else:
+        try:
+            verbs.stop(found, now=now)
+        except UserError as err:
+            if not verbs.goes_on(found):
+                raise
+            echo(str(err), err=True)
     said, goes_on = None, verbs.Followed(found)
     while goes_on(state := found.state()) and wait:
         if state.state == "stopping" and state.reason and state.reason != said:

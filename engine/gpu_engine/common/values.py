@@ -281,7 +281,7 @@ def kind_of(hint: Any) -> Kind:
         kinds = tuple(map(kind_of, args))
         return ANY if ANY in kinds else Kind("union", kinds)
     if origin in (list, collections.abc.Sequence, collections.abc.Iterable):
-        return Kind("list", (kind_of(args[0]),))
+        return Kind("list", tuple(map(kind_of, args)))  # of a bare List there are none
     if origin is tuple:
         same = len(args) == 2 and args[1] is Ellipsis
         return Kind("tuple", (kind_of(args[0]),) if same else tuple(map(kind_of, args)), same=same)

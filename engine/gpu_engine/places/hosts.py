@@ -33,7 +33,7 @@ from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import trust, waiting
 from gpu_engine.runs.create import lock_of
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.state import State
+from gpu_engine.runs.state import FINAL, State
 from gpu_engine.spec.host_names import SLURM
 from gpu_engine.spec.schema import RunSpec
 
@@ -169,14 +169,17 @@ def goes_on(run: Run) -> bool:
 def _stop_left(run: Run, *, now: bool) -> bool:
     """Ask the hosts that could not be reached when the run was stopped. Returns whether there were
     any. Raises UserError where one can't be reached now either."""
-    left = [p for p in parts.read(run.path) if p.to_stop]
+    # Nor is one done with that was told: what it was told may not have been enough.
+    left = [p for p in parts.read(run.path) if p.behind and p.state not in FINAL]
     if not left:
         return False
 
     def tell(part: Part) -> None:
+        parts.write(run.path, replace(part, to_stop=True))
         host = parts.host_of(run.path, part)
         with suppress(Refused):  # it has no such run (any more)
-            link.stop(host, part.run or link.begun(host, run.path, part, only_ask=True).id, now=now)
+            link.stop(host, part.run or link.begun(host, run.path, part, only_ask=True).id,
+                      "--now" if now else "--again")
         parts.write(run.path, replace(part, to_stop=False, problem=None, since=None))
 
     lock = lock_of(run.path)

@@ -225,7 +225,7 @@ class HostWaiter(Waiter):
             with contextlib.suppress(Refused):  # it has not begun there
                 if part.run or part.asked:
                     there = part.run or link.begun(host, self.run.path, part, only_ask=True).id
-                    link.stop(host, there, now=True)
+                    link.stop(host, there, "--now")
             end = time.monotonic() + ENDS
             while not part.resume:
                 try:

@@ -216,9 +216,10 @@ class Run:
             overwrite_inside(self.own, "state.json",
                              json.dumps(state.to_dict(), allow_nan=False) + "\n")
 
-    def stop(self, *, now: bool = False) -> None:
+    def stop(self, *, now: bool = False, first: bool = False) -> None:
         """Tell the supervisor to stop the run: a task's ranks finish their step and save, and a
-        command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them.
+        command gets its `run.stop_signal`, a second time SIGTERM. `now`: kill them. `first`: it is
+        the first stop, however often it is told.
 
         If the run waits for its turn, it waits no longer on return. If it is lost, the processes
         that are left of it are ended, which takes up to `run.grace`. Raises UserError if nothing
@@ -240,7 +241,8 @@ class Run:
                 time.sleep(0.05)
         # Only the process that holds this run's lock: the folder's word for a pid is not enough.
         if state.pid is None or not procs.send(state.pid, state.ticks,
-                                               signal.SIGQUIT if now else signal.SIGTERM,
+                                               signal.SIGQUIT if now else
+                                               signal.SIGTERM if first else signal.SIGINT,
                                                lambda pid: trust.belongs(pid, self.path)):
             # It may have ended since its state was read.
             state = self.state()

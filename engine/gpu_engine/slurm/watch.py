@@ -142,7 +142,7 @@ def stop(run: Run, *, now: bool = False) -> None:
     fresh = not jobs.asked_to_stop(run.path)
     try:
         jobs.ask_to_stop(run.path)
-        _end(run, job, now)
+        _end(run, job, now, again=not fresh)
     except (OSError, SlurmError) as err:
         if fresh:
             with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def stop(run: Run, *, now: bool = False) -> None:
     refresh(at_once=True)
 
 
-def _end(run: Run, job: Job, now: bool) -> None:
+def _end(run: Run, job: Job, now: bool, *, again: bool) -> None:
     """Raises SlurmError."""
     if job.waits:
         commands.cancel(job.id, "--state=PENDING")
@@ -173,4 +173,5 @@ def _end(run: Run, job: Job, now: bool) -> None:
     elif run.state().pid is None:  # no rank that could save
         commands.cancel(job.id)
     else:
-        commands.cancel(job.id, "--signal=USR1")
+        # As Slurm's warning, which may reach a supervisor by itself and through its guard.
+        commands.cancel(job.id, f"--signal={'INT' if again else 'USR1'}")

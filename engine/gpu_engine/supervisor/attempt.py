@@ -52,6 +52,8 @@ class Attempt:
     """Whether that save is done and the ranks have some more time to end."""
     forced: bool = False
     """Whether the remaining processes were killed."""
+    pressed: str | None = None
+    """Why SIGTERM followed the signal of the stop."""
     at_once: bool = False
     """Whether that was asked for."""
     bad: bool = False
@@ -154,6 +156,9 @@ class Attempt:
                     words = "the ranks did not stop in time and were killed"
                 elif self.late:
                     words = "its ranks took longer than run.grace to finish saving"
+                elif self.pressed:
+                    words = f"its ranks got SIGTERM as {self.pressed}: what they had not saved " \
+                        "is lost"
                 if time_up is not None and self.forced:
                     why = f"{time_up}; {words}"
                     return "failed", why, Cause(why)

@@ -20,7 +20,8 @@ from gpu_engine.common import procs
 from gpu_engine.events.paths import open_to_append
 
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
-"""What asks the supervisor to end the run."""
+"""What asks the supervisor to end the run. SIGINT is a person's; the others may come several times
+for one request."""
 _KILLING = 5.0
 """Seconds for which SIGKILL is sent again."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

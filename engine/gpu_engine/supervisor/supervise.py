@@ -91,6 +91,8 @@ class Supervisor:
         """Whether the processes that are ranks are a person's own script."""
         self.hang_timeout = spec.train.hang_timeout
         self.stop_asked = False
+        self.heard = False
+        """Whether a signal has asked for that."""
         self.stopped_by: str | None = None
         """Who sent the signal to stop, if it was not one of our programs."""
         self.limit = spec.run.limit
@@ -421,12 +423,14 @@ class Supervisor:
             self.stop_asked = True
             attempt.at_once = True
             self._kill(attempt, "asked to end now")
-        elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._request_stop(attempt)
+        elif number in STOPS:
+            self._request_stop(attempt, again=self.heard and number == signal.SIGINT)
+            self.heard = True
         if attempt.deadline is not None and time.monotonic() >= attempt.deadline \
                 and attempt.going_on and not self._let_save(attempt):
             if attempt.stopping is not None and attempt.stopping.press_on():
                 log.info("time is up: SIGTERM to what still runs")
+                attempt.pressed = "run.grace was over"
                 attempt.deadline = time.monotonic() + _WAKE_GRACE
             else:
                 self._kill(attempt, "time is up")
@@ -454,12 +458,13 @@ class Supervisor:
         if attempt.going_on:  # else the run's end is written in a moment
             self._write()
 
-    def _request_stop(self, attempt: Attempt) -> None:
+    def _request_stop(self, attempt: Attempt, *, again: bool = False) -> None:
         """Tell the ranks to finish their step and save; a person's own command, what it makes of
-        the signal. A second time, that gets SIGTERM."""
+        the signal. `again`: it was told, and gets SIGTERM."""
         self.stop_asked = True
         if attempt.stopping is not None:
-            attempt.stopping.press_on()
+            if again and attempt.stopping.press_on():
+                attempt.pressed = "it was stopped a second time"
             return
         attempt.stopping = Stopping(self.plan.stop_signal)
         # A save that was allowed to take longer before had another reason.

@@ -68,7 +68,7 @@ def test_devices_come_again_and_again_until_nobody_wants_them(home):
 def test_what_can_not_be_done_is_told(home):
     for name in ("zz", "../..", "abcdef", "", "a\nb", "last"):
         with pytest.raises(Refused, match="no run"):
-            link.stop(HERE, name, now=False)
+            link.stop(HERE, name)
     with pytest.raises(Refused, match="there is no folder /nowhere there"):
         ask(HERE, protocol.Started, "run", "-", folders=("/nowhere",), content=b"{}")
     with pytest.raises(Refused, match="no preset as JSON"):
@@ -95,9 +95,9 @@ def test_one_key_starts_one_run_however_often_it_is_said_at_once(home, tmp_path)
     run = Run(Path(first.path))
     wait_for(lambda: run.log(0).exists() and run.log(0).read_text())
     for _ in range(2):
-        link.stop(HERE, run.id, now=False)
+        link.stop(HERE, run.id)
         wait_for(lambda: run.log(0).read_text() == "ready\nasked\n")
-    link.stop(HERE, run.id, now=True)
+    link.stop(HERE, run.id, "--now")
     over(run)
     assert run.log(0).read_text() == "ready\nasked\n", "no SIGTERM"
 

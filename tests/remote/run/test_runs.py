@@ -305,3 +305,56 @@ while True:
     descent.step()
     time.sleep(0.05)
 """
+
+
+def test_a_second_stop_is_sigterm_there_and_one_at_once_reaches_who_was_away(hosts, tmp_path):
+    """Though each had been told of the stop before."""
+    (script := tmp_path / "deaf.py").write_text(
+        "import signal, time\n"
+        "for n in (signal.SIGINT, signal.SIGTERM):\n"
+        "    signal.signal(n, lambda n, _: print(n, flush=True))\n"
+        "print('up', flush=True)\nwhile True: time.sleep(0.1)\n")
+    run = launch(from_dict({"task": {"command": [sys.executable, str(script)]},
+                            "parallel": {"mode": "ddp"}, "run": {"grace": 600.0},
+                            "devices": {"hosts": ["a:cpu:0", "b:cpu:1"]}}))
+    far, said = [there(run, name) for name in ("a", "b")], "up"
+    for told in ("", "2", "15"):
+        said = f"{said} {told}".strip()
+        wait_for(lambda said=said: all(run.log(r).exists() and run.log(r).read_text().split()
+                                       == said.split() for r in (0, 1)))
+        if told != "15":
+            run.stop()
+    (tmp_path / "b.cut").touch()
+    for pid in pids():
+        if b"follow" in _arguments(pid) and os.fsencode(far[1].name) in _arguments(pid):
+            os.kill(pid, signal.SIGKILL)
+    done = called("stop", run.id, "--now")
+    assert (done.returncode, run.state().reason) == (1, (
+        f"b can't be reached: what runs there goes on until gpu-engine stop {run.id} reaches it"))
+    done = called("stop", run.id, "--now")
+    assert (done.returncode, "b: " in done.stderr) == (1, True)
+    assert Run(far[1]).state().live
+    (tmp_path / "b.cut").unlink()
+    assert called("stop", run.id, "--now").returncode == 0
+    assert over(Run(far[1])).reason == "the ranks were killed at once, as was asked"
+    assert not left(*folders(run))
+
+
+def test_one_host_that_was_told_and_then_is_away_is_told_more(hosts, tmp_path):
+    run = launch(from_dict({"task": {"command": ["sh", "-c", "trap : INT; while :; do sleep 1 & "
+                                                             "wait $!; done"]},
+                            "run": {"grace": 600.0}, "devices": {"hosts": ["a:cpu:0"]}}))
+    far = Run(there(run, "a"))
+    wait_for(lambda: run.state().state == "running")
+    run.stop()
+    wait_for(lambda: far.state().state == "stopping")
+    (tmp_path / "a.cut").touch()
+    for pid in pids():
+        if b"follow" in _arguments(pid) and os.fsencode(far.id) in _arguments(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert over(run).state == "stopped"
+    assert called("stop", run.id, "--now").returncode == 1
+    assert run.state().reason.startswith("a can't be reached: what runs there goes on until")
+    (tmp_path / "a.cut").unlink()
+    assert called("stop", run.id, "--now").returncode == 0
+    assert over(far).state == "stopped"

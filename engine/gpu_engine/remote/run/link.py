@@ -136,9 +136,10 @@ class Link(threading.Thread):
     whenever that changes."""
 
     def __init__(self, run: Path, part: Part, log_limit: int, news: threading.Event, *,
-                 others: bool = False, mirror: type[Mirror] = Mirror) -> None:
+                 others: bool = False, only_ask: bool = False,
+                 mirror: type[Mirror] = Mirror) -> None:
         """`others`: another host can be told instead. One that is not reached to be told is then
-        as one that refuses."""
+        as one that refuses. `only_ask`: nothing is begun there."""
         super().__init__(name=f"link {part.host}", daemon=True)
         self.part = replace(part, problem=None, since=None)
         """The part with what is known of it now; nobody else changes it meanwhile."""
@@ -150,21 +151,26 @@ class Link(threading.Thread):
         """Why the host will not do it: it can't be started, or is not there any more."""
         self.over = False
         """Whether it was refused, or has ended and all its files are here."""
-        self._run, self._others = run, others
+        self._run, self._others, self._only_ask = run, others, only_ask
         self._mirror = mirror(run, part, log_limit)
         self._news = news
         self._following: Call | None = None
         self._given_up = threading.Event()
         self._wake = threading.Event()
-        self._asked_to_stop: bool | None = None
-        """Whether it was asked to stop, and if so now."""
-        self.told_to_stop = False
-        """Whether the host has answered that it was."""
+        self._how: tuple[str, ...] | None = None
+        """How it is to stop, as for `stop`; None: it is not."""
+        self._told: tuple[str, ...] | None = None
+        """The same, as the host has answered that it was told."""
         self._begun = part.run is not None and not part.resume
 
-    def stop(self, *, now: bool) -> None:
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether the host has answered what it was asked last."""
+        return self._told is not None and self._told == self._how
+
+    def stop(self, *how: str) -> None:
         """Ask the run there to stop, as soon as it can be reached. Does not wait."""
-        self._asked_to_stop = now
+        self._how = how
         self._wake.set()
         threading.Thread(target=self._ask_to_stop, daemon=True).start()
 
@@ -213,12 +219,12 @@ class Link(threading.Thread):
     def _serve(self, host: Host) -> None:
         """Until all is done there. Raises Unreachable, Refused, BadMessage, OSError."""
         if not self._begun:
-            stopped = self._asked_to_stop is not None and self.part.run is None
+            stopped = self._how is not None and self.part.run is None
             if stopped and not self.part.asked:
                 self._refuse("stopped before it started")
                 return
             try:
-                answer = begun(host, self._run, self.part, only_ask=stopped)
+                answer = begun(host, self._run, self.part, only_ask=stopped or self._only_ask)
             except Cut:
                 self._note(asked=True)
                 raise
@@ -250,13 +256,12 @@ class Link(threading.Thread):
 
     def _ask_to_stop(self) -> None:
         """If it is to be. Where it can't be reached, it is asked when it is again."""
-        following, run = self._following, self.part.run
-        if following is None or run is None or self._asked_to_stop is None:
+        following, run, how = self._following, self.part.run, self._how
+        if following is None or run is None or how is None:
             return
         try:
-            stop(parts.host_of(self._run, self.part), run, now=self._asked_to_stop,
-                 seconds=ANSWERS)
-            self.told_to_stop = True
+            stop(parts.host_of(self._run, self.part), run, *how, seconds=ANSWERS)
+            self._told = how
         except Refused:
             return
         except UserError:
@@ -286,10 +291,10 @@ def begun(host: Host, run: Path, part: Part, *, only_ask: bool = False) -> proto
                folders=part.folders or ("~",), content=json.dumps(part.spec).encode())
 
 
-def stop(host: Host, run: str, *, now: bool, seconds: float = ASK) -> None:
-    """Ask the run there to stop, however often. Raises Unreachable, Refused."""
-    ask(host, protocol.Stopped, "stop", run, "--no-wait", *["--now"] * now,
-        seconds=seconds)
+def stop(host: Host, run: str, *how: str, seconds: float = ASK) -> None:
+    """Ask the run there to stop, however often; `how`: "--now", or "--again" for a second stop.
+    Raises Unreachable, Refused."""
+    ask(host, protocol.Stopped, "stop", run, "--no-wait", *how, seconds=seconds)
 
 
 def to_stop_text(run: Run, hosts: Sequence[str]) -> str:

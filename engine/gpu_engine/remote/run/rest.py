@@ -53,9 +53,8 @@ def notice(run: Path, lacking: Sequence[Part]) -> list[Notice]:
 def fetch(run: Run) -> None:
     """Bring here what the hosts have, as far as they can be reached now."""
     limit, news = run.require_plan().spec.run.log_mb << 20, threading.Event()
-    links = [Link(run.path, replace(part, resume=False), limit, news, mirror=_Late)
-             for part in parts.read(run.path)
-             if part.behind and part.run is not None and not part.to_stop]
+    links = [Link(run.path, replace(part, resume=False), limit, news, only_ask=True, mirror=_Late)
+             for part in parts.read(run.path) if part.behind and not part.to_stop]
     for link in links:
         link.start()
     end = time.monotonic() + _GOES_ON
@@ -68,7 +67,7 @@ def fetch(run: Run) -> None:
         link.join()
     with suppress(OSError), _alone(run.path):
         for link in links:
-            if link.over and not link.refused:
+            if link.over and not (link.refused and link.part.run):  # or it had not begun there
                 parts.write(run.path, replace(link.part, behind=False, problem=None, since=None))
         state = run.state()
         lacking = [part for part in parts.read(run.path) if part.behind]

@@ -40,6 +40,8 @@ LONGEST_PAUSE = 60.0
 """Seconds between two checks whether all hosts are there for another attempt."""
 GIVE_UP = 60.0
 """Seconds for which a host that can't be reached is waited for, once all others have ended."""
+_HOW = ((), ("--again",), ("--now",))
+"""What a host is told of the first stop, of a second one, and of one at once."""
 _UNNOTICED = 15.0
 """Seconds for which a connection may be cut without ssh having noticed."""
 
@@ -63,7 +65,8 @@ class Span:
         self.state: State = replace(recorded, pid=pid, ticks=procs.start_ticks(pid),
                                     boot=procs.boot_id(), started=recorded.started or time.time())
         self.stop_asked = recorded.state == "stopping"
-        self.now_asked = False
+        self.asked = 0
+        """How harshly signals have asked for that: an index of `_HOW` and one."""
         self.begun = recorded.attempt
         """The first of the attempts that train.restarts counts."""
         self._news = threading.Event()
@@ -71,8 +74,8 @@ class Span:
         # Of one attempt:
         self.links: dict[str, Link] = {}
         self.over: dict[str, End] = {}
-        self.told_to_stop: bool | None = None
-        """Whether all were asked to stop, and if so now."""
+        self.told_to_stop = 0
+        """How harshly all were asked to stop, as `asked`."""
         self.deadline: float | None = None
         """Monotonic seconds after which what is left is ended by force."""
         self.alone: float | None = None
@@ -173,7 +176,7 @@ class Span:
 
     def _attempt(self) -> tuple[Outcome, str | None, Cause | None]:
         self.over = {}
-        self.told_to_stop = self.deadline = self.alone = None
+        self.told_to_stop, self.deadline, self.alone = 0, None, None
         limit = self.spec.run.log_mb << 20
         self.links = {name: Link(self.run.path, part, limit, self._news)
                       for name, part in self.parts.items()}
@@ -233,26 +236,26 @@ class Span:
     def _decide(self) -> None:
         """Ask the others to stop where one has ended otherwise than well, or a person has asked."""
         if self.stop_asked:
-            self._stop_all(now=self.now_asked)
+            self._stop_all(self.asked or 1)
         states = {link.state.state for link in self.links.values() if link.state is not None}
         refused = any(end.refused is not None for end in self.over.values())
         seconds = None
         if len(self.links) > 1 and (refused or states & {"failed", "lost"}):
             seconds = WAKE
-            self._stop_all(now=False)
+            self._stop_all(1)
         elif states & {"completed", "stopped"}:
             seconds = LINGER if "completed" in states else self.spec.run.grace + 2 * WAKE
         if self.deadline is None and seconds is not None:
             self.deadline = time.monotonic() + seconds
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            self._stop_all(now=True)
+            self._stop_all(len(_HOW))
 
-    def _stop_all(self, *, now: bool) -> None:
-        if self.told_to_stop is None or (now and not self.told_to_stop):
-            self.told_to_stop = now
+    def _stop_all(self, asked: int) -> None:
+        if asked > self.told_to_stop:
+            self.told_to_stop = asked
             for name, link in self.links.items():
                 if name not in self.over:
-                    link.stop(now=now)
+                    link.stop(*_HOW[asked - 1])
 
     def _finished(self) -> bool:
         left = [link for name, link in self.links.items() if name not in self.over]
@@ -343,4 +346,5 @@ class Span:
 
     def _hear(self, number: int, _: object) -> None:
         self.stop_asked = True
-        self.now_asked |= number == signal.SIGQUIT
+        again = self.asked > 0 and number == signal.SIGINT
+        self.asked = max(self.asked, 3 if number == signal.SIGQUIT else 2 if again else 1)
