@@ -5,7 +5,7 @@ import sys
 import textwrap
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import List, Literal  # noqa: UP035  as tasks annotate
 
 import pytest
 from hypothesis import example, given
@@ -154,7 +154,7 @@ HINTS = [(int, st.integers(-10**12, 10**12)), (float, st.floats(allow_nan=False,
              st.integers(0, 99), st.lists(st.floats(-9, 9), max_size=2), max_size=3)),
          (Literal["a", "b c", 3], st.sampled_from(["a", "b c", 3])),
          (list[int] | None, st.lists(st.integers(0, 9), max_size=3)),
-         (List, st.lists(st.integers(0, 9), max_size=3)),
+         (List, st.lists(st.integers(0, 9), max_size=3)),  # noqa: UP006
          (int | float, st.integers(0, 99))]
 
 

@@ -96,7 +96,8 @@ def of_ranks(run: Run, *, new: bool = False) -> Output:
     """All that the ranks of a run print, in whole lines; `new`: from now on."""
     output = Output(lambda: _files(run, None), 0 if new else None)
     if new:
-        output.show(last=True)
+        with suppress(UserError):  # nothing of its ranks is here
+            output.show(last=True)
     return output
 
 
