@@ -8,6 +8,7 @@ of them changes.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.containers import Container
@@ -128,4 +129,6 @@ of its runs, and what each value has led to."""
         page = found.first() if found else kind(*given)
         if not found:
             await self.mount(page)
+        while not page.is_mounted:  # whoever mounted it was given up before it had its parts
+            await asyncio.sleep(0.01)
         return page
