@@ -106,11 +106,11 @@ def test_what_is_found_is_nearly_the_largest_or_words_say_otherwise(kind):
 
 
 def test_a_batch_that_can_not_be_larger_ends_the_search():
-    trials = search(lambda n: Trial(min(n, 100), True, GIB, 9.0, asked=n if n > 100 else None),
+    trials = search(lambda n: Trial(min(n, 100), True, GIB, examples=100 if n > 100 else None),
                     9 * GIB)
     assert ([t.size for t in trials], fit.largest(trials)) == ([4, 16, 100], 100)
     assert verdict(trials, "GPU") == ("fits: up to 100 per GPU; a larger batch was never made: "
-                                      "asked for 256, the largest had 100 examples")
+                                      "the largest had 100 examples")
 
 
 def test_a_flat_line_goes_far_and_an_unknown_one_four_times():
@@ -180,10 +180,10 @@ def test_real_steps_are_tried_against_a_real_limit_and_nothing_is_left(home, tmp
 @pytest.mark.parametrize(("script", "limit", "found", "words"), [
     # Few steps and its own end, mostly before any measure.
     ("for _ in range(3):\n    for (x,) in torch.utils.data.DataLoader(data, batch_size=n):\n"
-     "        step(x)", "2GiB", 10, "asked for 16, the largest had 10 examples"),
+     "        step(x)", "2GiB", 10, "never made: the largest had 10 examples"),
     ("class Stream(torch.utils.data.IterableDataset):\n    __iter__ = lambda _: iter(data)\n"
      "while True:\n    for (x,) in torch.utils.data.DataLoader(Stream(), batch_size=n):\n"
-     "        step(x)", "2GiB", 10, "asked for 16, the largest had 10 examples"),
+     "        step(x)", "2GiB", 10, "never made: the largest had 10 examples"),
     ("from accelerate.utils import find_executable_batch_size\n"
      "@find_executable_batch_size(starting_batch_size=n)\ndef train(size):\n"
      "    if size > 1:\n        raise RuntimeError('CUDA out of memory.')\n"
@@ -276,7 +276,7 @@ def test_what_came_of_a_trial(state, views, rate, trial):
         progress.fold(rank, Step(3, 0.1, 0))
         progress.fold(rank, Memory(1))
     found = fit.outcome(8, progress, FAILED, followed, rate)
-    assert (found.fits, found.size, found.asked) == (True, 3, 8)
+    assert (found.fits, found.size, found.examples) == (True, 3, 3)
     progress.fold(0, Warning("goes on with less", code=notices.LOWERED))
     assert fit.outcome(8, progress, OVER, followed, rate) == Trial(
         8, False, trial.memory, why="goes on with less")

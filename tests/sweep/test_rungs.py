@@ -176,7 +176,7 @@ def test_a_limit_is_a_budget_too_and_values_count_as_they_were_then(monkeypatch,
 
 PRINTS = """
 import os, signal, sys
-lr, at, own = float(sys.argv[2]), sys.argv[3].split(","), os.environ["GPU_PANEL_RUN"] + "/own"
+lr, at, own = float(sys.argv[1][5:]), sys.argv[2].split(","), os.environ["GPU_PANEL_RUN"] + "/own"
 done = int(open(own).read()) if os.path.exists(own) else 0
 try:
     for step in range(done + 1, 91):
@@ -206,7 +206,7 @@ def hosts(home):
 def printing(tmp_path, grid: str, at: str, devices: dict[str, object] = HERE, **run):
     """A sweep of scripts that print their steps and wait at some of them to be stopped."""
     (tmp_path / "prints.py").write_text(PRINTS)
-    command = [sys.executable, "prints.py", "--lr", "1", at, "{steps}"]
+    command = [sys.executable, "prints.py", "--lr=1", at, "{steps}"]
     return submitted(grid, task={"command": command}, train={"steps": 90},
                      devices=devices,
                      run={"metrics": {"val": r"val: (\S+)"}, "best": "val"} | run)

@@ -147,7 +147,7 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
     finally:
         watch.hold()  # what is removed is removed whole
         _end(run)
-    less = f"no batch had more than {found.size:,}, which " if found.asked else ""
+    less = f"no batch had more than {found.size:,}, which " if found.examples else ""
     echo(f"{less}fits, {units.size(found.memory)}, {units.pace(found.samples_per_s, None)}"
          if found.fits else clean(found.why or "", 200), err=True)
     return found

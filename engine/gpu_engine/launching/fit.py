@@ -69,8 +69,8 @@ class Trial:
     """Examples a second of all ranks; of a script its steps a second times `size`, for each."""
     why: str | None = None
     """Why it does not fit."""
-    asked: int | None = None
-    """How many it was asked to have, where no batch has so many; None: `size`."""
+    examples: int | None = None
+    """`size`, where more were asked for and no batch has so many; None: there were as many."""
 
 
 def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
@@ -87,7 +87,7 @@ def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
             if size == 1:
                 break
             size = 1
-        elif trials[-1].asked is not None or (bad is None and _flat(good)):
+        elif trials[-1].examples is not None or (bad is None and _flat(good)):
             break
         elif bad is None and len(good) == 1:
             size = SECOND
@@ -128,9 +128,9 @@ def verdict(trials: Sequence[Trial], unit: str) -> str:
     and whatever is not known."""
     best = max((t for t in trials if t.fits), key=lambda t: t.size)
     text = f"fits: up to {largest(trials):,} per {unit}"
-    if best.asked is not None:
-        return f"{text}; a larger batch was never made: asked for {best.asked:,}, " \
-            f"the largest had {units.counted(best.size, 'example')}"
+    if best.examples is not None:
+        return f"{text}; a larger batch was never made: the largest had " \
+            f"{units.counted(best.examples, 'example')}"
     if bad := least_bad(trials):
         return f"{text}; {bad.size:,} does not: {bad.why}"
     if _flat([t for t in trials if t.fits]):
@@ -262,7 +262,7 @@ def outcome(size: int, progress: Progress, state: State, follower: Follower, rat
     rates = [view.steps_per_s for view in views if view.steps_per_s]
     made = progress.examples or size
     return Trial(made, True, memory, rate or (made * sum(rates) if rates else None),
-                 asked=progress.examples and size)
+                 examples=progress.examples)
 
 
 @contextmanager
