@@ -55,18 +55,6 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
         python = taken and taken.python
     build = inspection.inspect(python).build if python else None
     used = {d.id for r in plan.ranks for d in r.devices}
-    return Environment(version(), machine=", ".join(hosts), folder=str(folder),
-                           commit=commit, changed_files=changed)
-    command = plan.spec.task.command
-    if command:
-        python = torch_build.interpreter_of(command)
-    elif plan.interpreter is not None:
-        python = plan.interpreter.path
-    else:
-        taken = choose.of_spec(plan.spec, folder)
-        python = taken and taken.python
-    build = inspection.inspect(python).build if python else None
-    used = {d.id for r in plan.ranks for d in r.devices}
     return Environment(version(), python, build.version if build else None, inventory.driver,
                        socket.gethostname(), inventory.named(among=used) or None, str(folder),
                        commit, changed)
