@@ -337,6 +337,15 @@ def test_a_run_waits_for_one_ahead_only_where_that_could_use_the_same_device(mac
     assert {state(run) for run in (named, same, large, small)} == {"completed"}
 
 
+def test_who_comes_next_waits_only_until_it_is_known_what_the_one_ahead_takes(machines, home):
+    with happens(machines, "a", "hold start"), happens(machines, "b", "hold start"):
+        runs = [submit.submit(spec(*SHOW, count=1, hosts=["a", "b"]), When()) for _ in range(2)]
+        wait_for(lambda: all(reason(run).startswith("starts on ") for run in runs))
+        assert reason(runs[0]) != reason(runs[1])
+    over(*runs)
+    assert {state(run) for run in runs} == {"completed"}
+
+
 @pytest.mark.parametrize(("devices", "why"), [
     ({"hosts": ["@nobody"], "pick": 1}, "no host in .*hosts.toml is of that group"),
     ({"hosts": ["a:0"], "pick": 1}, "devices.hosts names devices")])

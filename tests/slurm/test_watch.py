@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -188,6 +191,20 @@ def test_how_a_job_that_runs_is_stopped(slurm, reported, now, calls):
     if reported and not now:
         verbs.stop(run)
         assert slurm.calls("scancel")[1:] == ["scancel --signal=INT 7"]
+
+
+def test_who_is_ended_while_sbatch_does_not_answer_leaves_no_run(slurm, home, tmp_path):
+    """And it is said at once what is waited for."""
+    slurm.put("sbatch", f"while [ ! -e {tmp_path}/answers ]; do sleep 0.1; done; exit 1")
+    waits = subprocess.Popen(
+        [sys.executable, "-m", "gpu_engine", "run", "--detach", "--set",
+         "devices.hosts=slurm:cpu:0", "--", "/bin/true"], stderr=subprocess.PIPE, text=True)
+    assert waits.stderr is not None
+    assert "sbatch has not answered yet" in waits.stderr.readline()
+    waits.terminate()
+    (tmp_path / "answers").touch()
+    assert waits.wait() == -signal.SIGTERM
+    assert not list(runs_folder().iterdir())
 
 
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(slurm, monkeypatch):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -63,9 +64,14 @@ def start(prepared: Prepared, *, tell: bool = True, tags: Sequence[str] = (),
         raise UserError("sbatch is not installed on this machine: submit from a machine of the "
                         "cluster, or write the script (gpu-engine slurm … --output) and take it "
                         "there")
-    with launcher.new_folder(prepared, tags=tags, member=member) as (run, lock):
-        noting.note(run, prepared.plan, prepared.inventory, code)
-        _submit(run, prepared.spec, folder, options)
+    # Who is ended while sbatch is waited for leaves no folder of a run that never was.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with launcher.new_folder(prepared, tags=tags, member=member) as (run, lock):
+            noting.note(run, prepared.plan, prepared.inventory, code)
+            _submit(run, prepared.spec, folder, options)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(lock)
     if tell:
         notifier.start(run)

@@ -1,13 +1,13 @@
 """A run on devices of one of several machines, from the inside: it waits for them, or was planned
 for one and starts at once (`Entry.at_once`), in the process that then holds it together.
 
-By the rule of `turns` those that come first keep of each machine what they could use. A run that
-can have nothing before one of them has left the line does not even ask the machines. Once one
-machine has enough, the run is planned for it and started there, as one that a person starts on
-hosts, and this process holds it together (`remote/run/span.py`). It has left the line when its
-ranks are started. Whatever fails before that on one machine has the next one taken; where none
-takes it, it waits on, or has failed if it was to start at once. Only a machine that may have begun
-it, as the connection ended while it was told to, is asked until it answers.
+By the rule of `turns` those that come first keep of each machine what they could use, or what they
+are planned for. A run that can have nothing before that is known does not even ask the machines.
+Once one machine has enough, the run is planned for it and started there, as one that a person
+starts on hosts, and this process holds it together (`remote/run/span.py`). It has left the line
+when its ranks are started. Whatever fails before that on one machine has the next one taken; where
+none takes it, it waits on, or has failed if it was to start at once. Only a machine that may have
+begun it, as the connection ended while it was told to, is asked until it answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpu_engine.remote.run.parts import Part
 from gpu_engine.runs import attempts, waiting
 from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.runs.waiting import BEHIND, Entry
-from gpu_engine.spec.host_names import parse_all
+from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.children import STOPS, asked_to_end
 
@@ -79,14 +79,16 @@ class HostWaiter(Waiter):
         super()._try_later(why)
 
     def _look(self) -> leases.Leases | None:
-        told = [p for p in parts.read(self.run.path) if p.attempt >= self.state.attempt]
+        told = _told(self.run, self.state.attempt)
         if told and (entry := waiting.read(self.run.path)) is not None:
             # A process before this one may have had it started, or not let go everywhere.
             whole = 1 if entry.count else len(entry.hosts)
             return self._begin(told) if len(told) == whole else self._let_go(told, "")
         if (entry := self._due()) is None:
             return None
-        ahead = [] if self._at_once else list(self._ahead(entry, {}))
+        ahead = [] if self._at_once else [
+            (name, _as_planned(Run(self.run.path.parent / name), other))
+            for name, other in self._ahead(entry, {})]
         if first := next((run for run, other in ahead if _surely_behind(entry, other)), None):
             self._say(f"waits {BEHIND}: {first} is the first that could use what it waits for")
             self._step_back()
@@ -238,6 +240,19 @@ class HostWaiter(Waiter):
         except UserError:
             return not part.asked
         return True
+
+
+def _told(run: Run, attempt: int) -> list[Part]:
+    """What hosts are told of this attempt of a run, once it is planned for them."""
+    return [part for part in parts.read(run.path) if part.attempt >= attempt]
+
+
+def _as_planned(run: Run, entry: Entry) -> Entry:
+    """What a run ahead waits for; one that starts, only for what it is planned for."""
+    told = _told(run, run.state().attempt)
+    return replace(entry, count=0, hosts=tuple(
+        str(HostDevices(part.host, tuple(from_dict(part.spec).devices.ids or ())))
+        for part in told)) if told else entry
 
 
 def _named(entry: Entry) -> dict[str, tuple[str, ...]]:

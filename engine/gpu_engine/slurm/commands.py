@@ -6,10 +6,12 @@ Each call is bounded in time. Settings in the environment that would change the 
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
 import subprocess
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +23,14 @@ LIMIT = 10.0
 """Seconds that a command may take."""
 SUBMITTING = 60.0
 """Seconds that sbatch may take: where many submit at once, Slurm has it try again."""
+_SILENT = 3.0
+"""Seconds after which it is said that it has not answered."""
 _COLUMNS = (("JobID", 20), ("State", 20), ("RestartCnt", 10), ("StartTime", 30), ("EndTime", 30),
             ("NodeList", 500), ("Reason", 200))
 """What squeue prints, and the width of each: it has no separator that could not occur."""
+
+
+log = logging.getLogger(__name__)
 
 
 class SlurmError(Exception):
@@ -87,9 +94,15 @@ def submit(script: Path, folder: str, output: str, *, options: Sequence[str] = (
     """
     names = {f"SBATCH_{name.upper().replace('-', '_')}" for name in without}
     env = {k: v for k, v in os.environ.items() if k not in names}
-    text = call(["sbatch", "--parsable", f"--output={output}",
-                 *(f"--{option}" for option in options), str(script)], limit=SUBMITTING,
-                cwd=folder, env=env)
+    said = threading.Timer(_SILENT, log.warning, [
+        "sbatch has not answered yet; it is waited for up to %.0f s", SUBMITTING])
+    said.start()
+    try:
+        text = call(["sbatch", "--parsable", f"--output={output}",
+                     *(f"--{option}" for option in options), str(script)], limit=SUBMITTING,
+                    cwd=folder, env=env)
+    finally:
+        said.cancel()
     said = re.search(r"^(\d+)(?:;\S+)?\s*$", text, re.MULTILINE)  # with the cluster's name
     if said is None:
         raise SlurmError(f"expected a job number, got {clean(text)[:200]!r}")

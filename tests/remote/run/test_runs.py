@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gpu_engine.common.errors import SpecError, UserError
+from gpu_engine.common.procs import environment
 from gpu_engine.events.reader import backwards
 from gpu_engine.events.schema import Schedule, Start
 from gpu_engine.notify import journal
@@ -358,3 +360,31 @@ def test_one_host_that_was_told_and_then_is_away_is_told_more(hosts, tmp_path):
     (tmp_path / "a.cut").unlink()
     assert called("stop", run.id, "--now").returncode == 0
     assert over(far).state == "stopped"
+
+
+def test_a_way_that_hangs_ends_with_the_process_that_tried_it(home, tmp_path):
+    make_hosts(home, "a", script='[ -e "$GPU_PANEL_HOME.cut" ] && sleep 600; exec "$@"')
+    run = launch(from_dict({"task": {"command": ["sleep", "500"]},
+                            "devices": {"hosts": ["a:cpu:0"]}}))
+    far = Run(there(run, "a"))
+    wait_for(lambda: run.state().state == "running")
+    (tmp_path / "a.cut").touch()
+    for pid in pids():
+        if b"follow" in _arguments(pid) and os.fsencode(far.id) in _arguments(pid):
+            os.kill(pid, signal.SIGKILL)
+
+    home_there = f"GPU_PANEL_HOME={tmp_path / 'a'}".encode()
+
+    def hang() -> bool:
+        with suppress(OSError):  # one that is gone just now
+            return any(home_there in environment(pid) for pid in pids()
+                       if _arguments(pid) == [b"sleep", b"600", b""])
+        return False
+
+    wait_for(hang)
+    run.stop()
+    assert over(run).state == "stopped"
+    wait_for(lambda: not hang())
+    (tmp_path / "a.cut").unlink()
+    assert called("stop", run.id, "--now").returncode == 0
+    over(far)

@@ -15,6 +15,7 @@ import select
 import signal
 import subprocess
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ _WORDS = 16 << 10
 """Bytes at the end of what was printed, in which it is looked for why it ended."""
 A = TypeVar("A")
 T = TypeVar("T")
+_ways = weakref.WeakSet["Shell"]()
 
 
 class HostError(UserError):
@@ -91,6 +93,7 @@ class Shell:
             raise Unreachable(host.name, f"{argv[0]} can't be started: {err.strerror}") from None
         self._in, self._out = _pipe(self.process.stdin), _pipe(self.process.stdout)
         os.set_blocking(self._in.fileno(), False)
+        _ways.add(self)
 
     def read(self, end: float) -> bytes:
         """What it prints next; b"" at its end. Raises TimeoutError where nothing comes until the
@@ -329,6 +332,13 @@ def typed(host: Host, words: Sequence[str], until: str) -> Iterator[str]:
         except TimeoutError:
             raise Unreachable(host.name, shell.why(out, greeted=True)) from None
         yield out.decode(errors="replace")
+
+
+def give_up_all() -> None:
+    """End the ways that other threads still have or try, as this process ends."""
+    for way in list(_ways):
+        if way.process.poll() is None:
+            way.give_up()
 
 
 def reason(err: UserError) -> str:

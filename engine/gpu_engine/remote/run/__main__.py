@@ -12,6 +12,7 @@ from pathlib import Path
 
 def main(argv: list[str]) -> int:
     from gpu_engine.queue.over_hosts import HostWaiter
+    from gpu_engine.remote.reach.call import give_up_all
     from gpu_engine.remote.run import rest
     from gpu_engine.remote.run.span import Span
     from gpu_engine.runs import digest, waiting
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
     except Exception:
         logging.exception("the process that holds the run together failed")
         code = 1
+    give_up_all()
     logging.shutdown()
     os._exit(code)  # threads may still wait for a host
 
