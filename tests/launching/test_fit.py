@@ -105,6 +105,20 @@ def test_what_is_found_is_nearly_the_largest_or_words_say_otherwise(kind):
             assert largest >= 0.94 * most or bad.size <= fit.step_up(largest)
 
 
+def test_a_size_without_a_step_is_none_that_fits_but_the_first_tells_nothing():
+    """As where a data set of 100 drops its incomplete batch."""
+    def ran(size, most=100):
+        if size > most:
+            raise fit.NoStep("no step of it was seen")
+        return Trial(size, True, GIB)
+
+    trials = search(ran, None)
+    assert 80 <= fit.largest(trials) <= 100
+    assert fit.least_bad(trials).why == "no step of it was seen"
+    with pytest.raises(UserError, match="no step of it was seen"):
+        search(lambda size: ran(size, most=0), None)
+
+
 def test_a_batch_that_can_not_be_larger_ends_the_search():
     trials = search(lambda n: Trial(min(n, 100), True, GIB, examples=100 if n > 100 else None),
                     9 * GIB)
@@ -119,8 +133,9 @@ def test_a_flat_line_goes_far_and_an_unknown_one_four_times():
 
 
 def test_memory_counts_once_each_ranks_optimizer_has_its_state():
+    """Nor before its rate is known, for which two events are needed."""
     progress = fit.Progress(2)
-    for step, done in ((0, False), (1, False), (2, False), (3, True)):
+    for step, done in ((9, False), (2, False), (3, True)):
         for rank in range(2):
             for event in (Step(step, 0.1, 0), Memory(1)):
                 progress.fold(rank, event)
@@ -273,8 +288,8 @@ def test_what_came_of_a_trial(state, views, rate, trial):
         fit.outcome(8, progress, OVER, SimpleNamespace(ranks={0: seen(stepped=False)}), rate)
     for rank in (0, 1):
         progress.fold(rank, notices.small_data(3, 8))
-        progress.fold(rank, Step(3, 0.1, 0))
-        progress.fold(rank, Memory(1))
+        for event in (Step(2, 0.1, 0), Step(3, 0.1, 0), Memory(1)):
+            progress.fold(rank, event)
     found = fit.outcome(8, progress, FAILED, followed, rate)
     assert (found.fits, found.size, found.examples) == (True, 3, 3)
     progress.fold(0, Warning("goes on with less", code=notices.LOWERED))

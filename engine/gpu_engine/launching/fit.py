@@ -73,6 +73,10 @@ class Trial:
     """`size`, where more were asked for and no batch has so many; None: there were as many."""
 
 
+class NoStep(UserError):
+    """A trial has completed, and nothing is known of its size."""
+
+
 def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
     """Try sizes by `run` until the largest is known to `_NEAR`, or to one step of `rounded`; until
     a batch is not as large as was asked for, or memory does not grow. `limit`: the bytes that a
@@ -80,7 +84,13 @@ def search(run: Callable[[int], Trial], limit: int | None) -> list[Trial]:
     trials: list[Trial] = []
     size = FIRST
     while len(trials) < _MOST:
-        trials.append(run(size))
+        try:
+            trials.append(run(size))
+        except NoStep as err:
+            if not any(t.fits for t in trials):
+                raise
+            # As where the data set is smaller, and its incomplete batch is dropped.
+            trials.append(Trial(size, False, why=str(err)))
         good = sorted((t for t in trials if t.fits), key=lambda t: t.size)
         bad = least_bad(trials)
         if not good:
@@ -217,7 +227,7 @@ class Progress:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._stepped, self._measured = set[int](), set[int]()
+        self._began, self._stepped, self._measured = set[int](), set[int](), set[int]()
         self.lowered: str | None = None
         """That the script has taken a smaller batch, in words."""
         self.examples: int | None = None
@@ -225,8 +235,11 @@ class Progress:
 
     def fold(self, rank: int, event: Event) -> None:
         """Take in the events of a rank, in the order of its file."""
-        if isinstance(event, Step) and event.step >= STEPS:
-            self._stepped.add(rank)
+        if isinstance(event, Step):
+            # Quick steps all come in one event, and how fast they are is known from the second.
+            if event.step >= STEPS and rank in self._began:
+                self._stepped.add(rank)
+            self._began.add(rank)
         elif isinstance(event, Memory) and rank in self._stepped:
             self._measured.add(rank)
         elif isinstance(event, Warning) and event.code == notices.LOWERED:
@@ -253,8 +266,7 @@ def outcome(size: int, progress: Progress, state: State, follower: Follower, rat
         return Trial(size, False, memory, why=progress.lowered)
     if not progress.done and state.state == "completed" \
             and not any(view.stepped for view in views):
-        raise UserError(f"the trial of {size:,} completed, and no step of it was seen: nothing is "
-                        "known of it")
+        raise NoStep(f"the trial of {size:,} completed, and no step of it was seen")
     # One that has come to its own end has trained all its steps, measured or not.
     if not progress.done and state.state != "completed":
         return Trial(size, False, memory, why=state.cause.line if state.cause is not None else
