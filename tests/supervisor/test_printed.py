@@ -177,7 +177,8 @@ def test_which_numbers_of_a_line_have_a_name(line, values):
 @pytest.mark.parametrize(("line", "name"), [
     ("tokens: 1.5M, loss: 0.5", "tokens"), ("loss: tensor(0.5, grad_fn=<X>)", "loss"),
     ("{'loss': np.float64(0.5)}", "loss"), ("loss: \N{MINUS SIGN}0.5", "loss"),
-    ("bpb: 2.5(0.1)", "bpb"), ("val_loss 2.5/3.0", "val_loss"), ("loss (val): 0.6", "loss (val)")])
+    ("bpb: 2.5(0.1)", "bpb"), ("val_loss 2.5/3.0", "val_loss"), ("loss (val): 0.6", "loss (val)"),
+    ("loss [val]: 0.6", "loss [val]"), ("loss tensor(0.5)", "loss")])
 def test_what_is_a_number_for_people_alone_is_said(line, name):
     values, doubts = in_line(line)
     assert name not in values

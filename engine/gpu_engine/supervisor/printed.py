@@ -54,7 +54,7 @@ _POINT = re.compile(r"(?<![\w.,:])(?:0\.\d+|\d+\.(?:\d\d?|\d{4,}))(?![\d.,:])")
 _PAIR = re.compile(
     r"(?<![\w./@-])((?:(?:train|training|val|valid|validation|test|eval|evaluation|dev|best|avg"
     r"|average|mean|total|sum|max|maximum|min|minimum|median|std|smooth|smoothed|running|moving|ema"
-    r"|last|prev|previous|initial|target) ){0,3})([a-z][\w./@-]{0,63})"
+    r"|last|prev|previous|initial|target|lowest|highest|worst) ){0,3})([a-z][\w./@-]{0,63})"
     rf"(?:[\"']?\s{{0,16}}[:=]\s{{0,16}}|(\s{{1,16}})(?=[-+]?(?:\.?\d|inf|nan)))([\"']?)({_TOKEN})"
     r"(?:\s?%(?!\s*\|))?\4(?=[.!?]{0,3}(?:[\s,;|)\]}]|$))", re.IGNORECASE)
 """For "auto": "loss: 0.31", "val/acc=93.1%", "'loss': '0.5'", "best val loss nan"; neither a time
@@ -68,8 +68,9 @@ _UNREAD = re.compile(
     r"|\N{MINUS SIGN}[\d.]{1,30})", re.IGNORECASE)
 """For "auto", what has a name and is a number for people alone: "1.5M", "tensor(0.5, …)"; """
 _UNREAD_VALUE = re.compile(
-    rf"(?<![\w./@-])((?:[a-z][\w./@-]{{0,50}})??{_OF_VALUES}(?: \([^()]{{1,20}}\))?)"
-    r"[\"']?(?:\s{0,16}[:=]\s{0,16}|\s{1,16})([-+]?\.?\d[\d.]{0,30}\S?)", re.IGNORECASE)
+    rf"(?<![\w./@-])((?:[a-z][\w./@-]{{0,50}})??{_OF_VALUES}(?: ?[(\[][^()\[\]]{{1,20}}[)\]])?)"
+    r"[\"']?(?:\s{0,16}[:=]\s{0,16}|\s{1,16})(tensor\([^()]{1,40}"
+    r"|[-+]?\.?\d[\d.]{0,30}\S?)", re.IGNORECASE)
 """and what nothing else has read, of a name that stands for a value: "2.5/3.0"."""
 _STEPS = ("step", "iter", "iteration", "global_step")
 _STEP = re.compile(
