@@ -136,7 +136,7 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
     for axis in axes:
         seen = dict[object, str]()
         for value in axis.values:
-            meant = _number(value) if axis.key in keys() else value
+            meant = _number(value)
             if meant in seen:
                 out.append(Problem(axis.key, _shown(axis, value), "is the same as "
                                    f"{_shown(axis, seen[meant])}, and so would the runs be: "
@@ -160,9 +160,10 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
 def _number(value: str) -> object:
     """What 0.1 and 1e-1 have in common; another text itself."""
     try:
-        return Decimal(value)
+        found = Decimal(value)
     except InvalidOperation:
         return value
+    return found if found.is_finite() else value
 
 
 def _several(spec: RunSpec, key: str) -> str | None:
