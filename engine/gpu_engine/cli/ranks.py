@@ -24,6 +24,9 @@ from gpu_engine.events.paths import inside
 if TYPE_CHECKING:
     from gpu_engine.runs.folder import Run, State
 
+_LATE = 15.0
+"""Seconds that a stop waits for the end of what a host was told late."""
+
 
 @click.command()
 @click.argument("run", default="last", shell_complete=tab.runs)
@@ -272,5 +275,10 @@ def stop(run: str, now: bool, again: bool, wait: bool, as_json: bool) -> None:
         echo(in_json({"id": found.id, "state": state.state, "reason": state.reason}))
     elif wait:
         echo(f"{found.id} {state.state}" + (f": {state.reason}" if state.reason else ""))
+    if wait and not state.live and verbs.goes_on(found):
+        with suppress(UserError):
+            verbs.look(found, wait=_LATE)  # a host that was told only now may be done soon
     if wait and (state.live or verbs.goes_on(found)):
+        if not as_json:
+            echo(f"something of it may go on: gpu-engine stop {found.id} asks again", err=True)
         sys.exit(1)

@@ -163,7 +163,7 @@ def stop(run: Run, *, now: bool) -> None:
 
 def goes_on(run: Run) -> bool:
     """`verbs.goes_on`."""
-    return any(part.to_stop for part in parts.read(run.path))
+    return any(p.to_stop or (p.behind and p.state not in FINAL) for p in parts.read(run.path))
 
 
 def _stop_left(run: Run, *, now: bool) -> bool:

@@ -214,7 +214,7 @@ def stop(run: Run, *, now: bool = False) -> None:
 
 
 def goes_on(run: Run) -> bool:
-    """Whether a host could not be asked to stop it, though it has ended here."""
+    """Whether it may go on on a host whose end nobody has heard of, though it has ended here."""
     return on_hosts(run) and _hosts().goes_on(run)
 
 
