@@ -333,6 +333,10 @@ def test_a_run_waits_for_one_ahead_only_where_that_could_use_the_same_device(mac
         wait_for(lambda: reason(small).endswith(
             "a: none of 3 free, as runs ahead of it get 3"))
         assert reason(same).startswith(f"waits for runs ahead of it: {named.id} is the first")
+        known = (home / "hosts.toml").read_text()
+        (home / "hosts.toml").write_text("[hosts")  # no reason for any of them to end
+        wait_for(lambda: all("hosts.toml" in reason(run) for run in (same, small)))
+        (home / "hosts.toml").write_text(known)
     over(named, same, large, small)
     assert {state(run) for run in (named, same, large, small)} == {"completed"}
 

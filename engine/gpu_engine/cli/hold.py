@@ -70,9 +70,6 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     if seconds is None and not command:
         raise UserError("say for how long (--for 4h), or give the command that needs the devices")
     if there is not None:
-        if others := [name for name in there.ids if ":" in name.replace("cpu:", "")]:
-            raise UserError(f"{', '.join(others)}: devices of one machine are held at a time; hold "
-                            f"{others[0]} by a command of its own")
         if command:
             raise UserError(f"{there.host}: a command is started where its devices are: ssh -t "
                             f"{there.host} gpu-engine hold …")
@@ -139,7 +136,8 @@ def release(devices: tuple[str, ...]) -> None:
 
 
 def _elsewhere(ids: str | None) -> HostDevices | None:
-    """The host and its devices, if that is what was typed. Raises UserError for Slurm."""
+    """The host and its devices, if that is what was typed. Raises UserError for Slurm,
+    and where there is another host."""
     from gpu_engine.spec.host_names import DEVICE, LOCAL, SLURM, BadName, HostDevices
 
     with suppress(BadName):
@@ -148,6 +146,9 @@ def _elsewhere(ids: str | None) -> HostDevices | None:
             raise UserError("Slurm holds devices by its own rules: salloc --gpus=1 "
                             "--time=04:00:00")
         if there.host != LOCAL and not DEVICE.fullmatch((ids or "").partition(",")[0]):
+            if other := next((i for i in there.ids if not DEVICE.fullmatch(i)), None):
+                raise UserError(f"{other}: devices of one machine are held at a time; hold {other} "
+                                "by a command of its own")
             return there
     return None
 

@@ -40,6 +40,7 @@ from gpu_engine.spec.schema import RunSpec
 _AGAIN = 60.0
 """Seconds between two tries to fetch the rest of a run that nobody asks for."""
 _ENDING = 15.0
+"""Seconds in which the process that held a run together is gone once that has ended."""
 
 
 def devices(spec: RunSpec) -> Inventory:

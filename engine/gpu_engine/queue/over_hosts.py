@@ -17,7 +17,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class HostWaiter(Waiter):
         super()._try_later(why)
 
     def _look(self) -> leases.Leases | None:
-        told = _told(self.run, self.state.attempt)
+        told = [p for p in parts.read(self.run.path) if p.attempt >= self.state.attempt]
         if told and (entry := waiting.read(self.run.path)) is not None:
             # A process before this one may have had it started, or not let go everywhere.
             whole = 1 if entry.count else len(entry.hosts)
@@ -89,14 +89,18 @@ class HostWaiter(Waiter):
         ahead = [] if self._at_once else [
             (name, _as_planned(Run(self.run.path.parent / name), other))
             for name, other in self._ahead(entry, {})]
-        if first := next((run for run, other in ahead if _surely_behind(entry, other)), None):
-            self._say(f"waits {BEHIND}: {first} is the first that could use what it waits for")
-            self._step_back()
-            return None
         try:
+            # Once for all that name the same, as the members of a sweep do.
+            named = {names: _named(names) for names in {entry.hosts, *(e.hosts for _, e in ahead)}}
             spec, asked = from_dict(attempts.read_spec(self.run)), hosts.meant_by(entry.hosts)
         except UserError as err:
             raise NotYet(f"as {err}") from None
+        first = next((run for run, other in ahead if _surely_behind(
+            entry, named[entry.hosts], other, named[other.hosts])), None)
+        if first is not None:
+            self._say(f"waits {BEHIND}: {first} is the first that could use what it waits for")
+            self._step_back()
+            return None
         spec = replace(spec, devices=replace(  # it may have been planned for one already
             spec.devices, hosts=list(entry.hosts), ids=None, pick=entry.count or None,
             free_gib=entry.free and entry.free / (1 << 30)))
@@ -109,7 +113,9 @@ class HostWaiter(Waiter):
         if not freest.settled(seen) and time.monotonic() - self._since < freest.PATIENCE:
             return None
         cpu = freest.on_cpu(seen) if entry.cpu is None else entry.cpu
-        kept = {m.host.name: _kept_for(ahead, m, cpu) for m in seen}
+        kept = {m.host.name: _kept_for(
+            [(run, other, named[other.hosts][m.host.name]) for run, other in ahead
+             if m.host.name in named[other.hosts]], m, cpu) for m in seen}
         try:
             _, told = freest.take(seen, spec, lambda choice: self._plan(entry, choice),
                                   self._refused, cpu=cpu, behind=not self._at_once, kept=kept)
@@ -242,29 +248,26 @@ class HostWaiter(Waiter):
         return True
 
 
-def _told(run: Run, attempt: int) -> list[Part]:
-    """What hosts are told of this attempt of a run, once it is planned for them."""
-    return [part for part in parts.read(run.path) if part.attempt >= attempt]
-
-
 def _as_planned(run: Run, entry: Entry) -> Entry:
     """What a run ahead waits for; one that starts, only for what it is planned for."""
-    told = _told(run, run.state().attempt)
+    told = [p for p in parts.read(run.path) if p.attempt >= run.state().attempt]
     return replace(entry, count=0, hosts=tuple(
         str(HostDevices(part.host, tuple(from_dict(part.spec).devices.ids or ())))
         for part in told)) if told else entry
 
 
-def _named(entry: Entry) -> dict[str, tuple[str, ...]]:
-    """The machines that are meant, and the devices that are named of each; none: all."""
-    ids = {e.host: e.ids for e in parse_all(entry.hosts)}
-    return {host.name: ids.get(host.name, ()) for host in hosts.meant_by(entry.hosts)}
+def _named(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The machines that are meant, and the devices that are named of each; none: all. Raises
+    UserError."""
+    ids = {e.host: e.ids for e in parse_all(entries)}
+    return {host.name: ids.get(host.name, ()) for host in hosts.meant_by(entries)}
 
 
-def _surely_behind(mine: Entry, other: Entry) -> bool:
+def _surely_behind(mine: Entry, ours: Mapping[str, tuple[str, ...]],
+                   other: Entry, theirs: Mapping[str, tuple[str, ...]]) -> bool:
     """Whether, whatever the machines say, nothing is left for `mine` as long as `other` waits: it
-    could use all that `mine` could, or both need the same device that is named."""
-    ours, theirs = _named(mine), _named(other)
+    could use all that `mine` could, or both need the same device that is named. `ours`, `theirs`:
+    what `_named` makes of the hosts of each."""
     if mine.count and other.count:
         return (ours.keys() <= theirs.keys() and other.count <= mine.count
                 and other.cpu in (None, mine.cpu) and (other.free or 0) <= (mine.free or 0))
@@ -273,17 +276,18 @@ def _surely_behind(mine: Entry, other: Entry) -> bool:
         for host, ids in ours.items())
 
 
-def _kept_for(ahead: Sequence[tuple[str, Entry]], machine: HostSeen, cpu: bool) -> set[str]:
-    """The devices of this machine that those `ahead` could use or take."""
+def _kept_for(ahead: Sequence[tuple[str, Entry, tuple[str, ...]]], machine: HostSeen, cpu: bool
+              ) -> set[str]:
+    """The devices of this machine that those `ahead` could use or take: runs, what they wait for,
+    and the devices of it that they name."""
     if machine.inventory is None or machine.snapshot is None:
         return set()
-    name, inventory = machine.host.name, machine.inventory
-    free = freest.free_on(machine)
+    inventory, free = machine.inventory, freest.free_on(machine)
     now = {s.device.id: DeviceNow(s.device, "" if s.device.id in free else "is not free",
                                   s.problem is None, availability.free_memory(s))
            for s in machine.snapshot.samples}
     line = [turns.Request(run, replace(entry, cpu=cpu if entry.cpu is None else entry.cpu, ids=(
                 () if entry.count else tuple(d.id for d in map(inventory.find, ids or now) if d))))
-            for run, entry in ahead for ids in [_named(entry).get(name)] if ids is not None]
+            for run, entry, ids in ahead]
     # Which of the free ones it takes does not matter to who has the rest: it starts at once.
     return {*turns.kept_for(line, now, choose=lambda count, able: able[:count])}
