@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -98,13 +98,16 @@ def look(run: Run, *, wait: float = 0.0) -> bool:
     return on_hosts(run) and _hosts().look(run, wait)
 
 
-def look_at_all() -> None:
-    """`look` at all runs, for lists. If one can't be, the others are."""
-    for run in each_run():
+def look_at_all(among: Iterable[Run] | None = None) -> None:
+    """`look` at these runs, None: at all, for lists. If one can't be, the others are."""
+    jobs = False
+    for run in each_run() if among is None else among:
+        jobs = jobs or on_slurm(run)
         with suppress(UserError):
             if on_hosts(run):
                 _hosts().look(run)
-    watch.refresh()  # which asks once for all
+    if jobs:
+        watch.refresh()  # which asks once for all
 
 
 class Followed:

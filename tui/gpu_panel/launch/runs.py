@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -15,7 +14,6 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-from gpu_engine.common.errors import UserError
 from gpu_engine.runs import query
 from gpu_panel import keys, readonly, theme
 from gpu_panel.commands import same
@@ -674,12 +672,5 @@ them, and c compares them. Esc clears the marks, then the filter."""
 
 def _look_at(runs: Sequence[Run]) -> None:
     from gpu_engine.places import verbs  # after the first frame
-    from gpu_engine.slurm import watch
 
-    jobs = {run.id for run in runs if verbs.on_slurm(run)}
-    for run in runs:
-        with suppress(UserError):  # the others can be looked at
-            if run.id not in jobs:
-                verbs.look(run)
-    if jobs:
-        watch.refresh()  # which asks once for all
+    verbs.look_at_all(runs)
