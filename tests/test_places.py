@@ -56,6 +56,7 @@ CELLS = [
                                                            "train.restarts"),
     (HOST, "parallel.node_rank=1 run.host_wait=9 train.restarts=1", 0, "parallel.node_rank has no "
      "effect with devices.hosts, whose order says it: leave it out"),
+    (ANY, "parallel.nodes=2", 0, "parallel.nodes has no effect with devices.hosts, each of which"),
     (HOST, "parallel.nodes=2", 0, "parallel.nodes has no effect with devices.hosts, each of which"),
     (HOSTS, "parallel.node_devices=1,1 run.host_wait=9 train.restarts=1 parallel.timeout=9", 0,
      "parallel.node_devices has no effect with devices.hosts"),

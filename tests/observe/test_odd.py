@@ -6,12 +6,15 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch.utils.data import DataLoader, IterableDataset
 
 from gpu_engine.cli import cli
 from gpu_engine.events import schema
@@ -118,6 +121,23 @@ def test_an_error_is_written_before_what_takes_longer_as_its_launcher_may_end_it
     observer.failed(ValueError("a reset connection"))
     calls = [name for name, *_ in rec.method_calls]
     assert calls.index("write") < calls.index("write_failure")
+
+
+@pytest.mark.parametrize(("collate", "told"), [
+    (None, "the first has 3"), (lambda rows: torch.ones(1, 8), None)], ids=["stacks", "packs"])
+def test_the_first_batch_of_a_stream_says_how_large_they_are_where_examples_are_stacked(
+        tmp_path, collate, told):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(torch.zeros(3, 2))
+
+    observer = Observer(tmp_path, lambda _: None)
+    loader = DataLoader(Stream(), batch_size=4, collate_fn=collate)
+    with suppress(TypeError):  # a stream has no length, as whoever calls this knows
+        observer.iterated(loader)
+    observer.loaded(id(loader), next(iter(loader)))
+    small = observer._small.get(id(loader))
+    assert small is None if told is None else told in small.message
 
 
 def test_the_persons_own_sitecustomize_comes_after_ours(home, tmp_path):

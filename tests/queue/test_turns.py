@@ -19,6 +19,7 @@ from gpu_engine.queue.turns import (
     decide,
     early,
     in_turn,
+    surely_behind,
 )
 from gpu_engine.runs.waiting import Entry
 
@@ -127,6 +128,21 @@ def test_a_run_for_more_devices_than_there_are_keeps_none_from_others():
         "a": "for any 4 GPUs; this machine has 2", "b": ("0", "1")}
     elsewhere = ask("a", hosts=("any",))  # as many as the host that takes it has
     assert answers([elsewhere, ask("b", count=1)], machine(gpu(0)))["b"] == ("0",)
+
+
+def test_behind_whom_a_run_waits_without_asking_the_machines():
+    ab, a = {"a": (), "b": ()}, {"a": ()}
+    one, two = Wants(count=1), Wants(count=2)
+    assert surely_behind(two, a, one, ab)
+    assert not surely_behind(one, a, two, ab)  # where that needs more than there is
+    assert not surely_behind(one, ab, one, a)
+    assert not surely_behind(one, a, Wants(count=1, free=80 * GIB), a)
+    assert surely_behind(Wants(count=1, free=80 * GIB), a, one, a)
+    assert not surely_behind(one, a, Wants(count=1, cpu=True), a)
+    assert surely_behind(Wants(), {"a": ("0", "1")}, Wants(), {"a": ("1",)})
+    assert surely_behind(Wants(), a, Wants(), {"a": ("1",), "b": ("0",)})
+    assert not surely_behind(Wants(), {"a": ("0",)}, Wants(), {"a": ("1",)})
+    assert not surely_behind(Wants(), {"a": ("0",)}, one, a)
 
 
 def test_another_users_run_comes_first_like_one_of_ours():

@@ -17,7 +17,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class HostWaiter(Waiter):
             spec, asked = from_dict(attempts.read_spec(self.run)), hosts.meant_by(entry.hosts)
         except UserError as err:
             raise NotYet(f"as {err}") from None
-        first = next((run for run, other in ahead if _surely_behind(
+        first = next((run for run, other in ahead if turns.surely_behind(
             entry, named[entry.hosts], other, named[other.hosts])), None)
         if first is not None:
             self._say(f"waits {BEHIND}: {first} is the first that could use what it waits for")
@@ -261,19 +261,6 @@ def _named(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
     UserError."""
     ids = {e.host: e.ids for e in parse_all(entries)}
     return {host.name: ids.get(host.name, ()) for host in hosts.meant_by(entries)}
-
-
-def _surely_behind(mine: Entry, ours: Mapping[str, tuple[str, ...]],
-                   other: Entry, theirs: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether, whatever the machines say, nothing is left for `mine` as long as `other` waits: it
-    could use all that `mine` could, or both need the same device that is named. `ours`, `theirs`:
-    what `_named` makes of the hosts of each."""
-    if mine.count and other.count:
-        return (ours.keys() <= theirs.keys() and other.count <= mine.count
-                and other.cpu in (None, mine.cpu) and (other.free or 0) <= (mine.free or 0))
-    return not (mine.count or other.count) and any(
-        host in theirs and not (ids and theirs[host] and {*ids}.isdisjoint(theirs[host]))
-        for host, ids in ours.items())
 
 
 def _kept_for(ahead: Sequence[tuple[str, Entry, tuple[str, ...]]], machine: HostSeen, cpu: bool

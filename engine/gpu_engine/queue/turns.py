@@ -120,6 +120,19 @@ def kept_for(line: Sequence[Request], devices: Mapping[str, DeviceNow], *,
     return kept
 
 
+def surely_behind(mine: Wants, ours: Mapping[str, Sequence[str]],
+                  other: Wants, theirs: Mapping[str, Sequence[str]]) -> bool:
+    """Whether, whatever other machines say, nothing of them is left for `mine` as long as `other`
+    waits ahead of it: that could use all that `mine` could, or both need the same device. `ours`,
+    `theirs`: the machines that each means, and the devices that it names of them; none: all."""
+    if mine.count and other.count:
+        return (ours.keys() <= theirs.keys() and other.count <= mine.count
+                and other.cpu in (None, mine.cpu) and (other.free or 0) <= (mine.free or 0))
+    return not (mine.count or other.count) and any(
+        host in theirs and not (ids and theirs[host] and {*ids}.isdisjoint(theirs[host]))
+        for host, ids in ours.items())
+
+
 def _could(wants: Wants, devices: Mapping[str, DeviceNow], kept: Mapping[str, Request],
            choose: Choose) -> tuple[dict[str, DeviceNow], list[str], Sequence[str] | None]:
     """The devices that a run could use, which of them it could now, and those that it takes."""
