@@ -19,6 +19,8 @@ LIVE = frozenset({"queued", "starting", "running", "stopping"})
 FINAL = frozenset({"completed", "stopped", "failed", "lost"})
 Status = Annotated[int, Bounds(ge=-(1 << 31), le=1 << 31)]
 """An exit status, or the negative number of a signal."""
+MADE_ROOM = "made room"
+"""The outcome of an attempt that ended for others (run.give_way)."""
 EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 
@@ -89,7 +91,7 @@ class AttemptRecord:
     """Unix seconds, as is ended."""
     ended: UnixTime | None = None
     outcome: str | None = None
-    """completed | stopped | failed | lost; None while it runs."""
+    """completed | stopped | failed | lost | made room; None while it runs."""
     reason: str | None = None
     changed: tuple[str, ...] = ()
     """The settings that differ from the attempt before, as `key=value`."""
