@@ -159,8 +159,7 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
-        last = self.state.attempts[-1] if self.state.attempts else None
-        self._room = last.reason if last is not None and last.outcome == MADE_ROOM else None
+        self._room = self.state.made_room(time.time())
         """For whom it has made room since it trained last, in words."""
         self._free_since: float | None = None
         """Since when nothing but that keeps it from its start, monotonic seconds."""
