@@ -83,9 +83,9 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
                  f"{reason}{all_of_them}"]
     elif (room := state.made_room(now)) is not None:
         tone = tone if lines else "plain"
-        step = max((v.first_step for v in store.view.ranks.values()), default=0)
-        lines = [*lines, f"↻ {clean(room, 200)}, resumed {units.time_of_day(state.began, now)} "
-                 f"at step {step:,}"]
+        step = store.view.begins.get(state.attempt)
+        lines = [*lines, f"↻ {clean(room, 200)}, resumed {units.time_of_day(state.began, now)}"
+                 + ("" if step is None else f" at step {step:,}")]
     return lines, tone
 
 
