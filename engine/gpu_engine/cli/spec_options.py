@@ -191,24 +191,30 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option(
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
+    function = click.option(
+        "--tries", type=click.IntRange(1), metavar="N",
+        help="Of the combinations draw N, by train.seed. A value may then be a range: "
+             "log:1e-5..1e-2, 32..512:32.")(function)
     return click.option(
         "--grid", multiple=True, metavar="KEY=V1,V2", shell_complete=tab.sets,
         help="Vary a key: with several, every combination of their values is a run.")(function)
 
 
 def members_of(choice: SpecChoice, *, grid: Sequence[str], repeat: int, stop_worse: bool,
-               halving: int | None) -> list[Member]:
+               halving: int | None, tries: int | None = None) -> list[Member]:
     """The members of the sweep that the options ask for; none if they ask for no sweep. Raises
     SpecError."""
     if not grid and repeat == 1:
         if stop_worse or halving:
             raise click.UsageError("--stop-worse and --halving go with --grid or --repeat")
+        if tries:
+            raise click.UsageError("--tries goes with --grid, whose values are tried")
         return []
     from gpu_engine.sweep.grid import members, parse
 
     run, whole = choice.spec.run, spelled_out(grid, choice.spec)
     run = replace(run, stop_worse=stop_worse or run.stop_worse, halving=halving or run.halving)
-    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat)
+    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat, tries)
     return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
 
 
