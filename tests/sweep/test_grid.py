@@ -200,7 +200,8 @@ def test_a_command_must_be_told_every_key():
 # --- ranges, of which so many values are drawn ----------------------------------------------------
 
 def drawn(*texts, tries=200, seed=0, repeat=1):
-    spec = own("train.py", "--lr", "1", "--width", "8", "--p", ".5", train={"seed": seed})
+    spec = own("train.py", "--lr", "1", "--width", "8", "--p", ".5", "{seed}",
+               train={"seed": seed})
     return [m.values for m in grid.members(spec, [grid.parse(t) for t in texts],
                                             repeat, tries)]
 
