@@ -95,6 +95,8 @@ class Holder:
             details.append(f"on {self.host}")
         if self.since:
             details.append(time.strftime("since %Y-%m-%d %H:%M", time.localtime(self.since)))
+        if self.gives_way is not None:
+            details.append("gives way")
         text = f"{who} ({', '.join(details)})" if details else who
         return " and ".join(dict.fromkeys([text, *map(str, self.others)]))
 
