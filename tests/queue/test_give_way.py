@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -26,8 +27,10 @@ from gpu_engine.spec.read import from_dict
 from gpu_engine.supervisor.supervise import Supervisor
 
 from ..conftest import wait_for
+from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
 from ..e2e.kit import losses
-from .kit import over, queue, reason, state
+from .kit import over, queue, reason, spec, state
+from .test_gpus import gpus  # noqa: F401
 
 SLOWLY = '''
 import os, time
@@ -46,6 +49,16 @@ class Slowly(gpu_engine.Task):
         return ((model(x) - y) ** 2).mean() + noise
 '''
 STEPS = 2000
+SAVES = '''
+import pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path(sys.argv[1], "saved").touch()
+    sys.exit(0)
+signal.signal(signal.SIGINT, save)
+pathlib.Path("begun").touch()
+while True:
+    time.sleep(0.1)
+'''
 
 
 def training(*, slot=0, give=True, every=5, **run):
@@ -161,6 +174,22 @@ def test_where_it_could_not_make_room_it_is_refused(line):
         queue("true", run={"give_way": True}, devices={"hosts": ["slurm:0"]})
     again = queue("true", run={"give_way": True, "give_way_again": True}, begin=False)
     assert waiting.read(again.path).give_way
+
+
+def test_a_launch_that_names_its_gpu_starts_once_the_run_there_has_saved(gpus, line):  # noqa: F811
+    Path("train.py").write_text(SAVES)
+    run = queue(sys.executable, "train.py", "{run.dir}", devices={"ids": ["0"]},
+                run={"give_way": True, "give_way_after": 0.0})
+    wait_for(Path("begun").exists)
+    prepared = launcher.prepare(spec("true", devices={"ids": ["0"]}))
+    assert any("which makes room first" in said for said in prepared.plan.warnings)
+    launched = launcher.start(prepared)
+    wait_for(lambda: reason(launched) == f"waits for run {run.id} to make room")
+    over(launched)
+    assert state(launched) == "completed", reason(launched)
+    assert (run.path / "saved").exists()
+    assert run.state().attempts[0].reason == f"made room for run {launched.id}"
+    run.stop()
 
 
 # --- the rule, for GPUs ---------------------------------------------------------------------------
