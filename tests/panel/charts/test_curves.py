@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.events import MouseScrollUp
 
@@ -121,12 +123,25 @@ async def test_the_mouse_reads_and_zooms():
         assert view.window[1] == 999
 
 
+def ink(view: CurveView) -> dict[Style | None, int]:
+    """How many dots are drawn in each style, below the legend."""
+    found = Counter[Style | None]()
+    for segment in (s for strip in view.frame(60, 12)[1:] for s in strip):
+        found[segment.style] += sum(
+            (ord(c) - 0x2800).bit_count() for c in segment.text if "\u2800" < c <= "\u28ff")
+    return +found
+
+
 async def test_many_ranks_are_a_band():
     async with Chart().run_test(size=(60, 12)) as pilot:
         view = await chart(pilot, *([float(r)] * 30 for r in range(20)), chosen=3)
         assert "mean of 20" in text(view)
-        styles = {s.style for strip in view.frame(60, 12) for s in strip if s.style}
-        assert view.get_component_rich_style("curve--mean") in styles
+        mean, band = (view.get_component_rich_style(f"curve--{n}") for n in ("mean", "faint"))
+        (chosen,) = set(ink(view)) - {mean, band}
+        assert ink(view)[mean] == 2 * ink(view)[chosen]  # which is thin
+        assert ink(view)[band] > 10 * ink(view)[mean]
+        view = await chart(pilot, *([float(r)] * 30 for r in range(20)), chosen=10)
+        assert set(ink(view)) == {mean, band}, "the mean is on top"
         view.action_cross(-1)
         assert view.reading()[2] == "least 0, most 19.000"
         assert view.reading(6)[-1] == "… 18 more"

@@ -29,13 +29,13 @@ from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
 from gpu_panel.common.painting import put_lines
 from gpu_panel.run.doing import name_ranks, standing_still
-from gpu_panel.run.log_file import MOST, LogFile
+from gpu_panel.run.log_file import BAR, MOST, LogFile
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 
 
 class _Matches(Highlighter):
-    """Marks the text that is searched for."""
+    """Marks the text that is searched for, and dims progress bars."""
 
     needle = ""
     style = Style(reverse=True)
@@ -49,6 +49,8 @@ class _Matches(Highlighter):
         return self.needle in (line if self.cased else line.lower())
 
     def highlight(self, text: Text) -> None:
+        if BAR.match(text.plain):
+            text.stylize(Style(dim=True))
         if self.needle:
             text.highlight_words([self.needle], self.style, case_sensitive=self.cased)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.places.verbs import stop as stop_run
 from gpu_engine.runs.folder import Run
 from gpu_panel.commands import same
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 PAINTED_EVERY = 1.0
 """Seconds between two paints: of a live run there is always news, and a chart of eight ranks takes
 15 kB. While much is read, it is painted as soon as all of it has been."""
+BOTH = 20
+"""Lines of the screen below the banner from which on a tab has both charts."""
 FIRST_LOOK = 0.05
 """Seconds for which the first frame waits for the state and the plan of the run, which decide how
 high its panes are: a frame with the wrong heights has to be laid out again."""
@@ -50,7 +54,7 @@ class RunScreen(StoreScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "export", "trace"})
+        "stop", "resume", "export", "trace", "printed"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
     def __init__(self, run: Run, *, store: RunStore | None = None,
@@ -115,8 +119,10 @@ class RunScreen(StoreScreen):
         self._share_rows()
         if store.caught_up and not self._looked:
             self._looked = True
-            if store.plan and store.plan.spec.task.command and not len(store.loss.all):
-                self.bring_forward(LogPane.NAME)  # of a command without figures
+            command = store.plan is not None and store.plan.spec.task.command is not None
+            if (store.state is not None and store.state.state == "failed") \
+                    or ((command or not live) and not len(store.loss.all)):
+                self.bring_forward(LogPane.NAME)  # its traceback, or all that there is
         put(self.query_one("#head", Static), headline(store, now, self.size.width), layout=False)
         put(self.query_one("#facts", Static), figures(store, now), layout=False)
         place, (lines, tone) = self.query_one(Banner), banner(store, now)
@@ -141,21 +147,32 @@ class RunScreen(StoreScreen):
         tabs = self._whole or self.is_small
         self.set_class(tabs, "-tabs")
         self.set_class(self._whole, "-whole")
-        for pane in self._panes():
-            pane.set_class(tabs and self._front != pane.NAME, "-behind")
-        for row in self.query(".row"):
-            row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
+        self.set_class(self.size.width < self.LEAST[0], "-narrow")
         self.query_one(PaneBar).active = self._front
         self._share_rows()
         self._keep_focus(tabs)
 
     def _share_rows(self) -> None:
-        """Give eight ranks, or a third, what they need."""
+        """Show the panes that have something to say, with eight ranks, or a third, as high as they
+        need."""
+        tabs, state = self.has_class("-tabs"), self.store.state
+        front = self.query_one(f"#{self._front}")
+        # Where there is room for one pane with tabs, there is for both charts without the others.
+        room = self.size.height - self.query_one(Banner).outer_size.height
+        both = not self._whole and room >= BOTH and isinstance(front, ChartPane)
+        over = self.store.caught_up and state is not None and not state.live
+        for pane in self._panes():
+            chart = isinstance(pane, ChartPane)
+            pane.set_class(pane is not front and (
+                (tabs and not (both and chart)) or (chart and over and pane.is_blank)), "-behind")
+        for row in self.query(".row"):
+            row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
         ranks = self.query_one(RanksPane)
         ranks.styles.height = "1fr" if self.has_class("-tabs") else \
             min(ranks.rows_wanted, max(self.size.height // 3, EIGHT))
         # Of a run that failed early its traceback says more than a curve of three points.
         self.set_class(is_brief(self.store), "-brief")
+        self.set_class(state is not None and state.state == "failed", "-failed")
 
     def action_maximize(self) -> None:
         self._whole = not self._whole
@@ -226,6 +243,15 @@ class RunScreen(StoreScreen):
 
         with guard(self.app):
             await export(self.app, [self.run_folder.id])
+
+    def action_printed(self, command: str) -> None:
+        """Show what this command of gpu-engine prints. RUN among its words is this run."""
+        from gpu_panel.commands.own import OutputScreen
+
+        words = [self.run_folder.id if word == "RUN" else word for word in command.split()]
+        self.app.push_screen(OutputScreen(
+            own_program("gpu_engine", *words), title=shlex.join(["gpu-engine", *words]),
+            environment=own_environment()))
 
     def action_about(self) -> None:
         from gpu_panel.run.sheets import AboutRun
