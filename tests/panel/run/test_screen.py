@@ -227,6 +227,11 @@ async def test_of_a_run_that_has_failed_what_is_empty_is_folded(tmp_path):
         await settled(pilot, lambda s: s.memory.rss)
         assert on_screen(app) == {"memory", "ranks", "log"}
         assert app.run_screen.pane("memory").outer_size.width == WIDE[0]
+        # Opened from a preview that has read it all.
+        store, app.run_screen = app.run_screen.store, RunScreen(run.run, store=app.run_screen.store)
+        await app.push_screen(app.run_screen)
+        await settled(pilot, lambda s: s is store)
+        assert on_screen(app) == {"memory", "ranks", "log"}
     async with watched(run, at=5, size=SMALL) as (_pilot, app):
         assert on_screen(app) == {"log"}
 

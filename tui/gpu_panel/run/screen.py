@@ -52,6 +52,7 @@ high its panes are: a frame with the wrong heights has to be laid out again."""
 
 class RunScreen(StoreScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
+    AUTO_FOCUS = ""  # Textual's would go to the first pane, whichever is in front
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({
         "stop", "resume", "export", "trace", "printed"})
@@ -163,8 +164,9 @@ class RunScreen(StoreScreen):
         over = self.store.caught_up and state is not None and not state.live
         for pane in self._panes():
             chart = isinstance(pane, ChartPane)
-            pane.set_class(pane is not front and (
-                (tabs and not (both and chart)) or (chart and over and pane.is_blank)), "-behind")
+            folded = chart and over and pane.is_blank and not (tabs and pane is front)
+            alone = tabs and not (both and chart)
+            pane.set_class(pane is not front if alone else folded, "-behind")
         for row in self.query(".row"):
             row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
         ranks = self.query_one(RanksPane)
