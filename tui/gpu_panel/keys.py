@@ -200,9 +200,9 @@ KEYS: tuple[Key, ...] = (
         "Write a report of this run, or export its figures"),
     Key("run.about", "run", "i", "about", "about",
         "Show why attempts ended, all warnings, the command and the folder", footer=True),
-    Key("run.code", "run", "C", "printed('code RUN')", "code",
+    Key("run.code", "run", "C", "printed('run.code')", "code",
         "Show what was changed since in the code that the run was started with"),
-    Key("run.usage", "run", "U", "printed('usage --by run')", "usage",
+    Key("run.usage", "run", "U", "printed('run.usage')", "usage",
         "Show the device-hours of this run beside those of the last seven days"),
     Key("run.curve", "run", "c", "curve", "curve",
         "Choose what the chart shows; type a part of the value's name", footer=True),
@@ -301,7 +301,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType({
     "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",
     "run.export": "gpu-engine report {run.id}", "run.about": "gpu-engine show {run.id}",
     "run.code": "gpu-engine code {run.id}", "run.usage": "gpu-engine usage --by run",
-    "log.find": "gpu-engine logs {run.id}", "log.stacks": "gpu-engine stacks {run.id}",
+    "run.trace": "gpu-engine trace {run.id}", "log.find": "gpu-engine logs {run.id}",
+    "log.stacks": "gpu-engine stacks {run.id}",
 })
 """The commands that do the same as an action, by its id; `?` shows them with the run at hand."""
 

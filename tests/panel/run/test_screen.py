@@ -238,7 +238,8 @@ async def test_of_a_run_that_has_failed_what_is_empty_is_folded(tmp_path):
 
 async def test_keys_show_what_commands_print(tmp_path):
     async with watched(trained(tmp_path)) as (pilot, _app):
-        for key, words in (("C", "code 3f2a"), ("U", "usage --by run")):
+        for key, words in (("C", "code 3f2a"), ("T", "trace 3f2a"),
+                           ("U", "usage --by run")):
             await pilot.press(key)
             await on_top(pilot, OutputScreen)
             await says(pilot, f"$ gpu-engine {words}")

@@ -84,7 +84,6 @@ class MemoryPane(ChartPane):
 
     NAME = TITLE = "memory"
     FIRST = subjects.MEMORY
-    BESIDE = True
     HELP = """What PyTorch has allocated on every device, or what c chooses; the dotted line is its
 peak. On CPU slots, the memory of the ranks' processes."""
     DEFAULT_CSS = "MemoryPane { width: 38fr; }"

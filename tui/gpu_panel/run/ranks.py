@@ -207,7 +207,7 @@ class _Told:
                  still: Collection[int], bars: str) -> None:
         """`bars`: the style of what a step's time goes into."""
         self._peers = Peers.of(store.ranks)
-        self._where, self._keys = where_of(store), devices.keys_of(store.plan)
+        self._keys, self._labels = devices.keys_of(store.plan), devices.labels_of(store.plan)
         self._devices = store.devices if live else DeviceFigures()
         self._now, self._live, self._unheard, self._still = now, live, unheard, still
         self._bars = bars
@@ -216,8 +216,8 @@ class _Told:
         """The texts of a rank: one line, and one more for each further device."""
         now, live = self._now, self._live
         still = view.rank in self._still
-        where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
         keys = self._keys.get(view.rank, [])
+        where = [self._labels[key] for key in keys] or [clean(d, 16) for d in view.devices]
         bad = view.loss is not None and view.loss - view.loss != 0
         # The last pace of a rank that stands still is no longer true.
         pace = units.UNKNOWN if still else units.pace_cell(view.samples_per_s, view.steps_per_s)
@@ -257,10 +257,3 @@ def layout(rows: Sequence[Texts], width: int) -> dict[str, int]:
     if "time" in sizes:  # all that is left: a bar shows more, the longer it is
         sizes["time"] += max(room - sum(sizes.values()) - GAP * len(sizes), 0)
     return sizes
-
-
-def where_of(store: RunStore) -> dict[int, list[str]]:
-    """Rank → labels of its devices, with the machine before them if it is another one."""
-    return {r.rank: [clean(f"{r.host} {d.label}" if r.host else d.label, 32 if r.host else 16)
-                     for d in r.devices]
-            for r in (store.plan.ranks if store.plan is not None else ())}

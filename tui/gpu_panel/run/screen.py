@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,6 +20,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.places.verbs import stop as stop_run
 from gpu_engine.runs.folder import Run
+from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
@@ -35,7 +36,7 @@ from gpu_panel.run.headline import figures, headline
 from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import EIGHT, RanksPane
-from gpu_panel.run.store import RunStore, is_brief
+from gpu_panel.run.store import RunStore
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
@@ -82,9 +83,9 @@ class RunScreen(StoreScreen):
         yield Static(id="facts", markup=False)
         yield Banner(id="banner", markup=False)
         yield PaneBar(self.tabs(), id="tabs")
-        for row in _rows(self.PANES):
-            panes = [pane(id=pane.NAME) for pane in row]
-            yield Horizontal(*panes, classes="row") if len(panes) > 1 else panes[0]
+        for charts, classes in groupby(self.PANES, lambda pane: issubclass(pane, ChartPane)):
+            panes = [pane(id=pane.NAME) for pane in classes]
+            yield from [Horizontal(*panes, classes="row")] if charts else panes
         yield KeyBar()
 
     async def on_mount(self) -> None:
@@ -172,8 +173,7 @@ class RunScreen(StoreScreen):
         ranks = self.query_one(RanksPane)
         ranks.styles.height = "1fr" if self.has_class("-tabs") else \
             min(ranks.rows_wanted, max(self.size.height // 3, EIGHT))
-        # Of a run that failed early its traceback says more than a curve of three points.
-        self.set_class(is_brief(self.store), "-brief")
+        # Of a run that failed its traceback says more than its curves.
         self.set_class(state is not None and state.state == "failed", "-failed")
 
     def action_maximize(self) -> None:
@@ -246,29 +246,21 @@ class RunScreen(StoreScreen):
         with guard(self.app):
             await export(self.app, [self.run_folder.id])
 
-    def action_printed(self, command: str) -> None:
-        """Show what this command of gpu-engine prints. RUN among its words is this run."""
+    def action_printed(self, key: str) -> None:
+        """Show what the command of a key prints, run beside the panel."""
         from gpu_panel.commands.own import OutputScreen
 
-        words = [self.run_folder.id if word == "RUN" else word for word in command.split()]
-        self.app.push_screen(OutputScreen(
-            own_program("gpu_engine", *words), title=shlex.join(["gpu-engine", *words]),
-            environment=own_environment()))
+        line = keys.COMMANDS[key].format(run=self.run_folder)
+        self.app.push_screen(OutputScreen(own_program("gpu_engine", *line.split()[1:]), title=line,
+                                          environment=own_environment()))
 
     def action_about(self) -> None:
         from gpu_panel.run.sheets import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
 
-    @work(group="trace", exclusive=True, exit_on_error=False)
-    async def action_trace(self) -> None:
-        from gpu_panel.run.sheets import ask_for_traces
-
-        same.done(self.app, "Tracing the next 3 steps of each rank",
-                  [["trace", self.run_folder.id]])
-        with guard(self.app):
-            sheet = await in_thread(lambda: ask_for_traces(self.run_folder))
-            self.app.push_screen(sheet)
+    def action_trace(self) -> None:
+        self.action_printed("run.trace")
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:
@@ -304,14 +296,3 @@ class RunScreen(StoreScreen):
             if await self.app.push_screen_wait(ResumeDialog(self.run_folder, options)):
                 await self.store.poll_now()
                 self.paint()
-
-
-def _rows(panes: tuple[type[Pane], ...]) -> list[list[type[Pane]]]:
-    """The panes in rows, for a screen with room for all of them."""
-    rows: list[list[type[Pane]]] = []
-    for pane in panes:
-        if rows and issubclass(pane, RunPane) and pane.BESIDE:
-            rows[-1].append(pane)
-        else:
-            rows.append([pane])
-    return rows
