@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -145,6 +146,26 @@ async def test_many_ranks_are_a_band():
         view.action_cross(-1)
         assert view.reading()[2] == "least 0, most 19.000"
         assert view.reading(6)[-1] == "… 18 more"
+
+
+async def test_in_a_band_noise_cuts_no_holes_and_a_gap_stays_one():
+    noise = random.Random(1)
+    rough = [[r + 9 * noise.random() for _ in range(50)] for r in range(20)]
+    async with Chart().run_test(size=(60, 12)) as pilot:
+        view = await chart(pilot, *rough)
+        band, whole = view.get_component_rich_style("curve--faint"), ink(view)
+        view = await chart(pilot, *rough, chosen=3)
+        assert ink(view)
+        assert not view.is_smooth  # as their mean is calm
+        view.smooth = 0.9
+        assert ink(view)[band] > 0.85 * whole[band]
+        view.axes = Axes(x_gap=5.0)
+        apart = [series([float(r)] * 10) for r in range(20)]
+        for one in apart:
+            one.add(40, one.hi[0])
+        view.show([Curve(r, f"rank {r}", one) for r, one in enumerate(apart)])
+        await pilot.pause()
+        assert not any(row[20:50].strip() for row in text(view).splitlines()[1:-1])
 
 
 async def test_without_colour_the_dashes_differ(monkeypatch):

@@ -206,6 +206,8 @@ TRACE = """Traceback (most recent call last):
     return self.net(x)
   File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1, in _call_impl
     return forward_call(*args)
+  File "/src/engine/gpu_engine/observe/hooks.py", line 3, in call
+    return given(*args)
 RuntimeError: boom"""
 
 

@@ -118,6 +118,9 @@ async def test_the_bar_of_time_fills_what_is_free_with_percentages(monkeypatch):
         assert len(row) == 116  # all of the pane, less its frame
         assert "".join(c for c in bar if c != "━").split() == ["30", "%", "20", "%", "47", "%"]
         assert title(table) == "ranks ─ 1  ━ data  ━ forward  ━ backward  ━ rest"
+        assert "[$text-muted]━ rest" in table.border_title
+        assert [style for text, style in next(iter(table.build(116)[1][0].lines))
+                if text.endswith("━") and "47" in text] == ["track"]
         show(table, {0: view(0, spans=[schema.StepTime(110, 10, 10.0, forward=9.0)])})
         await pilot.pause()
         assert "data" in title(table)  # it does not come and go

@@ -217,7 +217,7 @@ async def test_of_a_run_that_has_failed_what_is_empty_is_folded(tmp_path):
     run.state("running")
     async with watched(run, at=5) as (pilot, app):
         assert on_screen(app) == ALL  # something may come
-        run.state("failed", ended=T0 + 5, cause=Cause("boom", 1, "E", "Traceback\nE: boom"))
+        run.state("failed", ended=T0 + 5, cause=Cause("boom " * 50, 1, "E", "Traceback\nE: boom"))
         await settled(pilot, lambda s: not s.state.live)
         await press(pilot, "4")
         assert on_screen(app) == {"ranks", "log"}
@@ -227,13 +227,15 @@ async def test_of_a_run_that_has_failed_what_is_empty_is_folded(tmp_path):
         await settled(pilot, lambda s: s.memory.rss)
         assert on_screen(app) == {"memory", "ranks", "log"}
         assert app.run_screen.pane("memory").outer_size.width == WIDE[0]
-        # Opened from a preview that has read it all.
-        store, app.run_screen = app.run_screen.store, RunScreen(run.run, store=app.run_screen.store)
-        await app.push_screen(app.run_screen)
-        await settled(pilot, lambda s: s is store)
-        assert on_screen(app) == {"memory", "ranks", "log"}
-    async with watched(run, at=5, size=SMALL) as (_pilot, app):
+    run.steps(0, 0, 9, cpu=True)
+    async with watched(run, at=5, size=SMALL) as (pilot, app):
         assert on_screen(app) == {"log"}
+        app.run_screen = RunScreen(run.run, store=app.run_screen.store)  # as from a preview
+        await app.push_screen(app.run_screen)
+        await settled(pilot)
+        assert on_screen(app) == {"log"}
+        await press(pilot, "2")
+        assert on_screen(app) == {"memory"}  # below so many lines there is no room for both
 
 
 async def test_keys_show_what_commands_print(tmp_path):

@@ -136,8 +136,22 @@ def _failed(store: RunStore, state: State) -> list[str]:
     if state.reason and not (said and state.reason.endswith(said)) \
             and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
+    return lines + _places((failure(store) or (None, ""))[1])
+
+
+def failure(store: RunStore) -> tuple[int | None, str] | None:
+    """The rank that failed first, and its traceback."""
+    cause = store.state.cause if store.state is not None else None
+    if cause is not None and cause.traceback:
+        return cause.rank, cause.traceback
+    first = store.view.first_error()
     error = first.error if first is not None else None
-    return lines + _places((cause and cause.traceback) or (error and error.traceback) or "")
+    if first is None or error is None \
+            or (cause is not None and cause.rank not in (None, first.rank)):
+        return None
+    if error.traceback and error.traceback.strip():
+        return first.rank, error.traceback
+    return first.rank, f"{clean(error.type)}: {clean(error.message)}"
 
 
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (.+)\n +(\S.*)', re.MULTILINE)
