@@ -46,6 +46,8 @@ _columns = attrgetter("step", "t", "n", *_OF_STEPS.values())
 class Recorded:
     def __init__(self) -> None:
         self.values: dict[str, RankValues] = {}
+        self.left_out = 0
+        """Values that were not kept, as there are too many names."""
         self._curves = 0
         self._stepped: dict[int, float] = {}
         """Rank → the time of its last step event, Unix seconds."""
@@ -79,6 +81,7 @@ class Recorded:
     def _put(self, key: str, rank: int, steps: Sequence[int], found: Sequence[float]) -> None:
         series = self._series(key, rank)
         if series is None:
+            self.left_out += len(found)
             return
         values = self.values[key]
         if rising(steps) and (series.last is None or steps[0] > series.last):
