@@ -108,7 +108,8 @@ async def test_enter_picks_the_rank_under_the_cursor():
 
 
 async def test_the_bar_of_time_fills_what_is_free_with_percentages(monkeypatch):
-    spans = [schema.StepTime(100, 10, 10.0, data=0.3, forward=3.0, backward=2.0, wait=None)]
+    spans = [schema.StepTime(100, 10, 10.0, data=0.3, forward=3.0, backward=2.0, wait=None,
+                             optimizer=0.01)]
     async with Table().run_test(size=(120, 8)) as pilot:
         table = pilot.app.query_one(RanksPane)
         show(table, {0: view(0, spans=spans)})
@@ -117,7 +118,7 @@ async def test_the_bar_of_time_fills_what_is_free_with_percentages(monkeypatch):
         bar = row[lines(table)[0].index("time"):row.index("0.3 s") - 2]
         assert len(row) == 116  # all of the pane, less its frame
         assert "".join(c for c in bar if c != "━").split() == ["30", "%", "20", "%", "47", "%"]
-        assert title(table) == "ranks ─ 1  ━ data  ━ forward  ━ backward  ━ rest"
+        assert title(table) == "ranks ─ 1  ━ data  ━ forward  ━ backward  ━ optimizer  ━ rest"
         assert "[$text-muted]━ rest" in table.border_title
         assert [style for text, style in next(iter(table.build(116)[1][0].lines))
                 if text.endswith("━") and "47" in text] == ["track"]
@@ -130,7 +131,7 @@ async def test_the_bar_of_time_fills_what_is_free_with_percentages(monkeypatch):
         show(table, {0: view(0, spans=spans)})
         await pilot.pause()
         assert {"f", "b", "·"} <= set(lines(table)[1][row.index("━"):])
-        assert title(table) == "ranks ─ 1  d data  f forward  b backward  · rest"
+        assert title(table) == "ranks ─ 1  d data  f forward  b backward  o optimizer  · rest"
 
 
 # --- figures of devices, and the order ----------------------------------------------------------

@@ -141,21 +141,21 @@ failed or stalled come first in any order."""
                    if r in late or v.error is not None or v.outcome == "failed"}
         self._texts = {rank: told.lines(ranks[rank]) for rank in sorted(
             ranks, key=lambda r: (r not in failing, ORDERS[self._order](ranks[r]), r))}
+        # Also of what takes too little to be drawn: a part must not come and go.
+        self._seen.update(name for view in ranks.values() if view.spans for name in steps.NAMES
+                          if name == steps.REST or getattr(view.spans[-1], name))
         awaited = len(missing(store))
         self._heading = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
             if awaited and live else f"ranks ─ {len(ranks)}"
         self.repaint()
 
     def _title(self) -> Content:
-        """The heading, and the colours of those parts of a step that were seen so far: one that is
-        there in some seconds only does not come and go."""
-        self._seen.update(letter for rows in self._texts.values() for row in rows[:1]
-                          for letter in row[_TIME][0])
+        """The heading, and the colours of the parts of a step."""
         colours = palette.names(self.app)
         return Content("  ").join([Content(self._heading), *(
             Content.styled(f"{'━' if self._in_colours else letter} {steps.NAMES[name]}",
                            colours[i % palette.HUES] if letter in _HUES else "$text-muted")
-            for i, (name, letter) in enumerate(steps.LETTERS.items()) if letter in self._seen)])
+            for i, (name, letter) in enumerate(steps.LETTERS.items()) if name in self._seen)])
 
     def rank_chosen(self, rank: int) -> None:
         if rank != self.chosen:
