@@ -49,8 +49,8 @@ class Table(ThemedApp):
 
 def show(
         table: RanksPane, ranks: dict[int, RankView], planned: LaunchPlan | None=None, *,
-        now: float = NOW, figures: DeviceFigures | None = None):
-    store: Any = SimpleNamespace(ranks=ranks, plan=planned, state=None, behind=False,
+        now: float = NOW, figures: DeviceFigures | None = None, behind: bool = False):
+    store: Any = SimpleNamespace(ranks=ranks, plan=planned, state=None, behind=behind,
                                  devices=figures or DeviceFigures())
     table.paint(store, Moment(now, True, None))
 
@@ -88,6 +88,15 @@ async def test_sixty_four_ranks_scroll():
         await pilot.press("end")
         show(table, ranks)
         assert "63" in lines(table)[-1]
+
+
+async def test_of_what_is_still_being_read_no_end_is_told():
+    async with Table().run_test(size=(100, 20)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        show(table, {0: view(0)}, behind=True)
+        await pilot.pause()
+        assert "reading …" in lines(table)[1]
+        assert "ended" not in lines(table)[1]
 
 
 async def test_enter_picks_the_rank_under_the_cursor():

@@ -210,7 +210,7 @@ class _Told:
         self._keys, self._labels = devices.keys_of(store.plan), devices.labels_of(store.plan)
         self._devices = store.devices if live else DeviceFigures()
         self._now, self._live, self._unheard, self._still = now, live, unheard, still
-        self._bars = bars
+        self._bars, self._behind = bars, store.behind
 
     def lines(self, view: RankView) -> list[list[Part]]:
         """The texts of a rank: one line, and one more for each further device."""
@@ -236,6 +236,8 @@ class _Told:
                 continue
             rows.append([
                 (view.label, "strong"), (place, ""),
+                # What was read so far is of the past, and no end.
+                ("reading …", "dim") if self._behind else
                 doing(view, self._peers, now, live=live, unheard=self._unheard),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
                 (pace.removesuffix("/s"), ""),
