@@ -200,6 +200,10 @@ KEYS: tuple[Key, ...] = (
         "Write a report of this run, or export its figures"),
     Key("run.about", "run", "i", "about", "about",
         "Show why attempts ended, all warnings, the command and the folder", footer=True),
+    Key("run.code", "run", "C", "printed('run.code')", "code",
+        "Show what was changed since in the code that the run was started with"),
+    Key("run.usage", "run", "U", "printed('run.usage')", "usage",
+        "Show the device-hours of this run beside those of the last seven days"),
     Key("run.curve", "run", "c", "curve", "curve",
         "Choose what the chart shows; type a part of the value's name", footer=True),
     Key("run.trace", "run", "T", "trace", "trace",
@@ -296,7 +300,9 @@ COMMANDS: Mapping[str, str] = MappingProxyType({
     "sweep.stop": "gpu-engine sweep stop SWEEP", "sweep.retry": "gpu-engine sweep retry SWEEP",
     "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",
     "run.export": "gpu-engine report {run.id}", "run.about": "gpu-engine show {run.id}",
-    "log.find": "gpu-engine logs {run.id}", "log.stacks": "gpu-engine stacks {run.id}",
+    "run.code": "gpu-engine code {run.id}", "run.usage": "gpu-engine usage --by run",
+    "run.trace": "gpu-engine trace {run.id}", "log.find": "gpu-engine logs {run.id}",
+    "log.stacks": "gpu-engine stacks {run.id}",
 })
 """The commands that do the same as an action, by its id; `?` shows them with the run at hand."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 
 import pytest
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.events import MouseScrollUp
 
@@ -121,15 +124,48 @@ async def test_the_mouse_reads_and_zooms():
         assert view.window[1] == 999
 
 
+def ink(view: CurveView) -> dict[Style | None, int]:
+    """How many dots are drawn in each style, below the legend."""
+    found = Counter[Style | None]()
+    for segment in (s for strip in view.frame(60, 12)[1:] for s in strip):
+        found[segment.style] += sum(
+            (ord(c) - 0x2800).bit_count() for c in segment.text if "\u2800" < c <= "\u28ff")
+    return +found
+
+
 async def test_many_ranks_are_a_band():
     async with Chart().run_test(size=(60, 12)) as pilot:
         view = await chart(pilot, *([float(r)] * 30 for r in range(20)), chosen=3)
         assert "mean of 20" in text(view)
-        styles = {s.style for strip in view.frame(60, 12) for s in strip if s.style}
-        assert view.get_component_rich_style("curve--mean") in styles
+        mean, band = (view.get_component_rich_style(f"curve--{n}") for n in ("mean", "faint"))
+        (chosen,) = set(ink(view)) - {mean, band}
+        assert ink(view)[mean] == 2 * ink(view)[chosen]  # which is thin
+        assert ink(view)[band] > 10 * ink(view)[mean]
+        view = await chart(pilot, *([float(r)] * 30 for r in range(20)), chosen=10)
+        assert set(ink(view)) == {mean, band}, "the mean is on top"
         view.action_cross(-1)
         assert view.reading()[2] == "least 0, most 19.000"
         assert view.reading(6)[-1] == "… 18 more"
+
+
+async def test_in_a_band_noise_cuts_no_holes_and_a_gap_stays_one():
+    noise = random.Random(1)
+    rough = [[r + 9 * noise.random() for _ in range(50)] for r in range(20)]
+    async with Chart().run_test(size=(60, 12)) as pilot:
+        view = await chart(pilot, *rough)
+        band, whole = view.get_component_rich_style("curve--faint"), ink(view)
+        view = await chart(pilot, *rough, chosen=3)
+        assert ink(view)
+        assert not view.is_smooth  # as their mean is calm
+        view.smooth = 0.9
+        assert ink(view)[band] > 0.85 * whole[band]
+        view.axes = Axes(x_gap=5.0)
+        apart = [series([float(r)] * 10) for r in range(20)]
+        for one in apart:
+            one.add(40, one.hi[0])
+        view.show([Curve(r, f"rank {r}", one) for r, one in enumerate(apart)])
+        await pilot.pause()
+        assert not any(row[20:50].strip() for row in text(view).splitlines()[1:-1])
 
 
 async def test_without_colour_the_dashes_differ(monkeypatch):

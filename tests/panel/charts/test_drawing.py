@@ -40,6 +40,12 @@ def test_a_stroke_has_no_holes():
         assert low - a.bit_length() <= 1
 
 
+def test_a_band_is_filled_across_columns_without_a_value_but_not_over_a_gap():
+    ends = [(0, 1, 2), None, None, None, (4, 5, 6)]
+    assert band(ends) == [0b111, 0b1110, 0b11100, 0b111000, 0b1110000]
+    assert band(ends, frozenset({4})) == [0b111, 0, 0, 0, 0b1110000]
+
+
 def test_dashes_differ_without_colour():
     flat = [(4, 4, 4)] * 72
     assert len({tuple(map(bool, stroke(flat, dash))) for dash in range(len(DASHES))}) \

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_engine.runs import notes
-from gpu_engine.runs.folder import AttemptRecord, State
+from gpu_engine.runs.folder import AttemptRecord, Cause, State
 from gpu_engine.runs.notes import Notes
 from gpu_engine.runs.state import Notice
 from gpu_panel.charts.curves import CurveView
@@ -207,6 +207,43 @@ async def test_a_rank_that_fails_is_named_before_the_run_has_ended(tmp_path):
         assert "rank 1 failed first at step 99: OutOfMemoryError" in said(app)
         await press(pilot, "4")
         assert "log ─ traceback of rank 1" in screen_text(app)
+
+
+TRACE = """Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/gpu_engine/worker/__main__.py", line 8, in main
+    train()
+  File "/home/ada/a/train.py", line 90, in <module>
+    main()
+  File "/home/ada/a/train.py", line 71, in main
+    step(batch)
+    ^^^^^^^^^^^
+  File "/home/ada/a/model\x1b]0;x\x07.py", line 12, in forward
+    return self.net(x)
+  File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1, in _call_impl
+    return forward_call(*args)
+  File "/src/engine/gpu_engine/observe/hooks.py", line 3, in call
+    return given(*args)
+RuntimeError: boom"""
+
+
+@pytest.mark.parametrize(("saved", "command", "cure"), [
+    (True, None, "last checkpoint step 80, 66 min ago · u resumes it"),
+    (False, None, "no checkpoint · e loads its settings into the form"),
+    (False, ["python", "train.py"], "no checkpoint · u runs it again")])
+async def test_a_failure_says_in_which_of_ones_own_lines_and_what_helps(
+        tmp_path, saved, command, cure):
+    run = trained(tmp_path, plan={"spec": {"task": {"command": command}}} if command else None)
+    if saved:
+        run.write(0, ("checkpoint", 40, {"step": 80, "path": "c", "seconds": 1.0, "bytes": 5}))
+    run.state("failed", ended=T0 + 60, reason="rank 1: RuntimeError: boom",
+              cause=Cause("boom", 1, "RuntimeError", TRACE))
+    async with watched(run, lambda s: s.caught_up and bool(s.view.saved) is saved, at=4000) as (
+            _pilot, app):
+        lines = [line.strip() for line in screen_text(app).splitlines()]
+        at = lines.index("✗ rank 1 failed first: RuntimeError: boom")
+        assert lines[at + 1:at + 4] == ["train.py:71 in main: step(batch)",
+                                        "model.py:12 in forward: return self.net(x)",
+                                        f"last step 99 · {cure}"]
 
 
 async def test_lost_says_what_is_so(tmp_path):

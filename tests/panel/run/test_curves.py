@@ -21,7 +21,9 @@ from ..run_kit import (
     Mini,
     Written,
     flat,
+    press,
     reached,
+    said,
     says,
     screen_text,
     settled,
@@ -110,11 +112,10 @@ async def test_a_chart_shows_what_is_chosen_by_its_name(tmp_path):
     ended = Written(tmp_path / "ended")
     ended.state("failed", ended=T0 + 4)
     app = Mini(ended.run, at=5)
-    async with app.run_test(size=WIDE) as pilot:
+    async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
-        await shown(pilot)
-        assert "no step" in screen_text(app)
-        assert "no step yet" not in screen_text(app)
+        await press(pilot, "1")
+        assert "│ no step │" in said(app)
 
 
 def test_a_title_says_what_the_ranks_have_now():

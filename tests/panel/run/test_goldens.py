@@ -68,8 +68,6 @@ async def test_a_run_that_failed(tmp_path, size):
     app = Mini(failed(tmp_path).run, at=160)
     async with app.run_test(size=size) as pilot:
         await settled(pilot, lambda s: s.caught_up and s.view.saved is not None)
-        if size == SIZES[0]:
-            await press(pilot, "4")
         await compare(f"run-failed-{size[0]}", app)
 
 

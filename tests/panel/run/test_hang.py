@@ -7,8 +7,6 @@ import os
 import signal
 
 from gpu_engine.common import procs
-from gpu_engine.common.errors import UserError
-from gpu_engine.events.schema import Trace
 from gpu_engine.places import verbs
 from gpu_engine.places.verbs import launch
 from gpu_engine.runs import disk_room, leftovers
@@ -26,7 +24,6 @@ from ..run_kit import (
     SMALL,
     T0,
     flat,
-    press,
     screen_text,
     settled,
     shown,
@@ -150,36 +147,6 @@ async def test_who_waits_for_whom_is_in_the_banner(tmp_path):
         await settled(pilot, lambda s: s.ranks[1].beat == T0 + 77)
         assert "! rank 0 waits for rank 1" in flat(screen_text(app))
         assert "rank 1 stands still at t.py:9 in evaluate" in flat(screen_text(app))
-
-
-# --- T traces the next steps of a live run, and says where the traces are ---
-
-
-async def pressed(pilot):
-    await pilot.press("T")
-    await worked(pilot, "trace")
-    await shown(pilot)
-
-
-async def test_a_sheet_says_where_the_traces_are_or_why_there_is_none(tmp_path, monkeypatch):
-    def refused(run, **how):
-        raise UserError("run 3f2a has no rank 7 yet")
-
-    async with watched(trained(tmp_path), at=52) as (pilot, app):
-        monkeypatch.setattr("gpu_engine.diagnose.traces.trace", refused)
-        await pressed(pilot)
-        assert "run 3f2a has no rank 7 yet" in flat(screen_text(app))
-        await press(pilot, "escape")
-        monkeypatch.setattr("gpu_engine.diagnose.traces.trace", lambda run, **how: {
-            0: Trace(5, 1, "[red]t.json.gz"), 1: Trace(5, 1, problem="no room"), 2: None})
-        await pressed(pilot)
-        text = flat(screen_text(app))
-        assert "Traces of run 3f2a" in text
-        assert "[red]t.json.gz" in text
-        assert "no trace: no room" in text
-        assert "it made no step in that time" in text
-        await press(pilot, "escape")
-        assert "Traces of run" not in screen_text(app)
 
 
 # --- A run on other machines, on this one's screen ---

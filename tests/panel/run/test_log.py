@@ -71,6 +71,30 @@ def test_both_parts_are_one_however_it_grows_and_is_cut(tmp_path):
     assert anew[1:] == seen[1 - len(anew):]
 
 
+BARS = (" 50%|█████     | 5/10 [00:05<00:05,  1.00it/s, loss=0.3]",
+        "Epoch 1:   9%|▉         | 1.2k/13k [01:02:03<?, ?batch/s]", "123it [00:05, 24.5it/s]",
+        "eval: 7.00MB [00:01, 4.2MB/s]")
+
+
+def test_what_follows_a_bar_stands_on_its_own_line(tmp_path):
+    path, plain = tmp_path / "a.log", ["[00:05] started", "at 50% | of [10:20] it", "x [1:2, 3]"]
+    path.write_text("".join(f"\r{bar}loss [0.3]\n\r{bar}\n" for bar in BARS)
+                    + "".join(f"{line}\n" for line in plain))
+    assert LogFile("rank 0", path).read() == [
+        *(line for bar in BARS for line in (bar, "loss [0.3]", bar)), *plain]
+
+
+async def test_bars_are_dim(tmp_path):
+    run = trained(tmp_path)
+    run.log(0, f"{BARS[0]}what it says\n".encode())
+    async with watched(run) as (pilot, app):
+        await says(pilot, "what it says")
+        view = app.run_screen.query_one(LogView)
+        strips = [view.render_line(y) for y in range(view.size.height)]
+        assert {strip.text.strip() for strip in strips
+                if any(s.style and s.style.dim for s in strip)} == {BARS[0].strip()}
+
+
 async def test_nothing_hostile_reaches_the_terminal(tmp_path):
     run = trained(tmp_path)
     run.log(0, HOSTILE)

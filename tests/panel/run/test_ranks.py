@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 from textual.app import ComposeResult
+from textual.content import Content
 
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
@@ -48,14 +49,18 @@ class Table(ThemedApp):
 
 def show(
         table: RanksPane, ranks: dict[int, RankView], planned: LaunchPlan | None=None, *,
-        now: float = NOW, figures: DeviceFigures | None = None):
-    store: Any = SimpleNamespace(ranks=ranks, plan=planned, state=None, behind=False,
+        now: float = NOW, figures: DeviceFigures | None = None, behind: bool = False):
+    store: Any = SimpleNamespace(ranks=ranks, plan=planned, state=None, behind=behind,
                                  devices=figures or DeviceFigures())
     table.paint(store, Moment(now, True, None))
 
 
 def lines(table: RanksPane) -> list[str]:
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
+
+
+def title(table: RanksPane) -> str:
+    return Content.from_markup(str(table.border_title)).plain
 
 
 async def test_data_parallel_has_a_line_a_device():
@@ -85,6 +90,15 @@ async def test_sixty_four_ranks_scroll():
         assert "63" in lines(table)[-1]
 
 
+async def test_of_what_is_still_being_read_no_end_is_told():
+    async with Table().run_test(size=(100, 20)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        show(table, {0: view(0)}, behind=True)
+        await pilot.pause()
+        assert "reading …" in lines(table)[1]
+        assert "ended" not in lines(table)[1]
+
+
 async def test_enter_picks_the_rank_under_the_cursor():
     picked: list[int] = []
 
@@ -100,6 +114,33 @@ async def test_enter_picks_the_rank_under_the_cursor():
         assert picked == [2]
         table.rank_chosen(1)
         assert lines(table)[2].startswith("▸")
+
+
+async def test_the_bar_of_time_fills_what_is_free_with_percentages(monkeypatch):
+    spans = [schema.StepTime(100, 10, 10.0, data=0.3, forward=3.0, backward=2.0, wait=None,
+                             optimizer=0.01)]
+    async with Table().run_test(size=(120, 8)) as pilot:
+        table = pilot.app.query_one(RanksPane)
+        show(table, {0: view(0, spans=spans)})
+        await pilot.pause()
+        row = lines(table)[1]
+        bar = row[lines(table)[0].index("time"):row.index("0.3 s") - 2]
+        assert len(row) == 116  # all of the pane, less its frame
+        assert "".join(c for c in bar if c != "━").split() == ["30", "%", "20", "%", "47", "%"]
+        assert title(table) == "ranks ─ 1  ━ data  ━ forward  ━ backward  ━ optimizer  ━ rest"
+        assert "[$text-muted]━ rest" in table.border_title
+        assert [style for text, style in next(iter(table.build(116)[1][0].lines))
+                if text.endswith("━") and "47" in text] == ["track"]
+        show(table, {0: view(0, spans=[schema.StepTime(110, 10, 10.0, forward=9.0)])})
+        await pilot.pause()
+        assert "data" in title(table)  # it does not come and go
+        assert "data" not in lines(table)[1]
+        table.anew()
+        monkeypatch.setattr(pilot.app, "no_color", True)
+        show(table, {0: view(0, spans=spans)})
+        await pilot.pause()
+        assert {"f", "b", "·"} <= set(lines(table)[1][row.index("━"):])
+        assert title(table) == "ranks ─ 1  d data  f forward  b backward  o optimizer  · rest"
 
 
 # --- figures of devices, and the order ----------------------------------------------------------

@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
+from gpu_engine.runs.folder import Cause
 from gpu_panel.charts.curves import CurveView
+from gpu_panel.commands.own import OutputScreen
 from gpu_panel.run.log import LogView
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.screen import RunScreen
@@ -14,9 +16,11 @@ from gpu_panel.run.store import RunStore
 
 from ..run_kit import (
     SMALL,
+    T0,
     WIDE,
     Mini,
     Written,
+    on_top,
     press,
     reached,
     said,
@@ -185,9 +189,15 @@ async def test_all_panes_from_100_by_30_on_and_any_of_them_alone(tmp_path):
         await pilot.pause()
         assert not isinstance(app.screen, RunScreen)
     async with watched(run, reached(7, 99), at=50.5, size=SMALL) as (pilot, app):
-        high = app.run_screen.pane("loss").outer_size.height
-        await press(pilot, "z")
-        assert app.run_screen.pane("loss").outer_size.height == high + 2
+        assert on_screen(app) == {"loss", "memory"}
+        assert app.run_screen.pane("memory").region.y > app.run_screen.pane("loss").region.y
+        await press(pilot, "3")
+        assert on_screen(app) == {"ranks"}
+        await press(pilot, "1", "z")
+        assert on_screen(app) == {"loss"}
+        assert app.run_screen.pane("loss").outer_size.height == SMALL[1] - 2
+    async with watched(run, reached(7, 99), at=50.5, size=(120, 19)) as (_pilot, app):
+        assert on_screen(app) == {"loss"}
 
 
 async def test_a_command_without_figures_shows_its_log_first(tmp_path):
@@ -198,3 +208,43 @@ async def test_a_command_without_figures_shows_its_log_first(tmp_path):
         await says(pilot, "the script speaks")
         await press(pilot, "1")
         assert "no step yet" in screen_text(app)
+
+
+async def test_of_a_run_that_has_failed_what_is_empty_is_folded(tmp_path):
+    run = Written(tmp_path, cpu=True)
+    for rank in (0, 1):
+        run.start(rank)
+    run.state("running")
+    async with watched(run, at=5) as (pilot, app):
+        assert on_screen(app) == ALL  # something may come
+        run.state("failed", ended=T0 + 5, cause=Cause("boom " * 50, 1, "E", "Traceback\nE: boom"))
+        await settled(pilot, lambda s: not s.state.live)
+        await press(pilot, "4")
+        assert on_screen(app) == {"ranks", "log"}
+        assert app.run_screen.query_one(LogView).size.height > 25
+        run.write(0, ("memory", 4, {"gpu_allocated": [], "gpu_reserved": [], "gpu_peak": [],
+                                    "gpu_process": None, "rss": 1 << 30}))
+        await settled(pilot, lambda s: s.memory.rss)
+        assert on_screen(app) == {"memory", "ranks", "log"}
+        assert app.run_screen.pane("memory").outer_size.width == WIDE[0]
+    run.steps(0, 0, 9, cpu=True)
+    async with watched(run, at=5, size=SMALL) as (pilot, app):
+        assert on_screen(app) == {"log"}
+        app.run_screen = RunScreen(run.run, store=app.run_screen.store)  # as from a preview
+        await app.push_screen(app.run_screen)
+        await settled(pilot)
+        assert on_screen(app) == {"log"}
+        await press(pilot, "2")
+        assert on_screen(app) == {"memory"}  # below so many lines there is no room for both
+
+
+async def test_keys_show_what_commands_print(tmp_path):
+    async with watched(trained(tmp_path)) as (pilot, _app):
+        for key, words in (("C", "code 3f2a"), ("T", "trace 3f2a"),
+                           ("U", "usage --by run")):
+            await pilot.press(key)
+            await on_top(pilot, OutputScreen)
+            await says(pilot, f"$ gpu-engine {words}")
+            await says(pilot, "esc close")
+            await pilot.press("escape")
+            await on_top(pilot, RunScreen)

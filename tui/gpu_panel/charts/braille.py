@@ -18,9 +18,6 @@ _LEFT = tuple(sum(bit for i, bit in enumerate((0x40, 0x04, 0x02, 0x01)) if n >> 
 _RIGHT = tuple(sum(bit for i, bit in enumerate((0x80, 0x20, 0x10, 0x08)) if n >> i & 1)
                for n in range(16))
 
-_SCREEN = (int("1" * 256, 16), int("4" * 256, 16))
-"""Masks with every fourth dot, for even and for odd columns."""
-
 DASHES: tuple[tuple[bool, ...], ...] = (
     (True,),
     (True,) * 6 + (False,) * 3,
@@ -114,10 +111,24 @@ def thick(columns: Sequence[int], dots: int) -> list[int]:
     return [(column | column << 1) & whole | column for column in columns]
 
 
-def band(points: Sequence[Point | None]) -> list[int]:
-    """The area between the lowest and the highest dots, filled with a loose pattern of dots."""
-    return [0 if p is None else _bar(p[0], p[2]) & _SCREEN[x % 2]
-            for x, p in enumerate(points)]
+def band(points: Sequence[Point | None], broken: frozenset[int] = frozenset()) -> list[int]:
+    """The area between the lowest and the highest dots, filled, also across columns without a
+    point; not towards a column in `broken`."""
+    out = [0] * len(points)
+    before: tuple[int, Point] | None = None
+    for x, point in enumerate(points):
+        if point is None:
+            continue
+        low, _, high = point
+        out[x] = _bar(low, high)
+        if before is not None and x not in broken:
+            x0, (low0, _, high0) = before
+            for between in range(x0 + 1, x):
+                share = (between - x0) / (x - x0)
+                out[between] = _bar(round(low0 + share * (low - low0)),
+                                    round(high0 + share * (high - high0)))
+        before = x, point
+    return out
 
 
 def _bar(low: int, high: int) -> int:

@@ -62,7 +62,7 @@ def _is_rough(points: Sequence[Point | None]) -> bool:
 class Curve:
     index: int
     """The position of its rank among the ranks, which decides its colour and dash. The chosen
-    one's line is thick and on top."""
+    one's line is thick and on top of the others'; in a band it is thin, below the mean's."""
     label: str
     series: Series
     faint: bool = False
@@ -176,10 +176,7 @@ class CurveDrawing(Widget):
             over_all, columns = self._reduced(shown, self._cells * 2)
         plot = Canvas(self._cells, plot_high)
         if over_all is not None:
-            plot.paint(band(scale.points(over_all)), _FAINT)
-            # Even with strength 0 this makes a line out of the means.
-            mean = smoothed(over_all, self._strength([over_all], scale))
-            plot.paint(stroke(scale.points(mean), broken=mean.bad | self._gaps(mean)), _MEAN)
+            plot.paint(band(scale.points(over_all), self._gaps(over_all)), _FAINT)
         shown, columns = self._as_one(shown, columns, scale)
         strong = [line for line in self.lines if not line.faint]
         if self.is_band and self.LINES and len(strong) <= _MOST_COMPARED:
@@ -190,7 +187,15 @@ class CurveDrawing(Widget):
                 entries = self._entries(shown)
         if self.agree:
             entries = self._entries(shown)
-        self._paint_lines(plot, shown, columns, scale)
+        # One strength for all that is drawn together, as a mean of many is calmer than each.
+        strength = self._strength(columns if over_all is None else [over_all], scale)
+        self._paint_lines(plot, shown, columns, scale, strength)
+        if over_all is not None:
+            # Even with strength 0 this makes a line out of the means. It is thick, on top: what
+            # many ranks do together is what a person looks for first.
+            mean = smoothed(over_all, strength)
+            line = stroke(scale.points(mean), broken=mean.bad | self._gaps(mean))
+            plot.paint(thick(line, scale.dots), _MEAN)
         for cell in {c // 2 for of in (*columns, over_all) if of for c in of.bad}:
             plot.text(cell, 0, "×", _BAD)
         marking.paint(plot, self.marks, x0, x1, _CROSS)
@@ -239,7 +244,7 @@ class CurveDrawing(Widget):
         entries: list[Entry] = []
         if self.is_band:
             many = sum(not line.faint for line in self.lines)
-            entries = [("⣀⡠", f"mean of {many}", _MEAN), ("⢕⢕", "range", _FAINT)]
+            entries = [("══", f"mean of {many}", _MEAN), ("⣿⣿", "range", _FAINT)]
         if faint := next((line for line in shown if line.faint), None):
             entries.append((SAMPLES[2], faint.label.rpartition(" ")[2], _AXIS))
         before = ""
@@ -253,11 +258,10 @@ class CurveDrawing(Widget):
         return entries
 
     def _paint_lines(self, plot: Canvas, lines: Sequence[Curve], found: list[ColumnValues],
-                     scale: Scale) -> None:
+                     scale: Scale, strength: float) -> None:
         pairs = sorted(zip(lines, found, strict=True), key=lambda p: p[0].index == self._chosen)
-        strength = self._strength([columns for _, columns in pairs], scale)
         rough = bool(strength) or any(_is_rough(scale.points(columns)) for _, columns in pairs)
-        if rough:
+        if rough and not self.is_band:  # the band is the range already
             for line, columns in pairs:  # of many lines only the chosen one's: they would hide all
                 if len(pairs) <= 2 or line.index == self._chosen:
                     plot.paint(stroke(scale.points(columns), broken=columns.bad), _FAINT)
@@ -265,7 +269,8 @@ class CurveDrawing(Widget):
             drawn = smoothed(columns, strength) if rough else columns
             dash = palette.dash_of(self.app, line.index) + (2 if line.faint else 0)
             dots = stroke(scale.points(drawn), dash, drawn.bad | self._gaps(drawn))
-            if line.index == self._chosen and len(self.lines) > 1 and not line.faint:
+            if line.index == self._chosen and len(self.lines) > 1 \
+                    and not (line.faint or self.is_band):
                 dots = thick(dots, scale.dots)
             style = _LINES + line.index % palette.HUES
             plot.paint(dots, style)

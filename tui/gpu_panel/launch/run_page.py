@@ -24,7 +24,7 @@ from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import RanksPane
 from gpu_panel.run.sheets import about
-from gpu_panel.run.store import RunStore, is_brief
+from gpu_panel.run.store import RunStore
 
 SOON = 0.05
 """Seconds for which a page waits for its first figures; what was shown stays until then."""
@@ -59,7 +59,7 @@ class RunPage(Vertical):
         #run-curves { height: 2fr; MemoryPane { margin-left: 1; } }
         #run-ranks { max-height: 40%; }
         #run-log { height: 1fr; min-height: 1; }
-        &.-brief { #run-curves { height: 1fr; } #run-banner { max-height: 50%; } }
+        &.-failed { #run-curves { height: 1fr; } #run-banner { max-height: 50%; } }
     }
     """
 
@@ -169,7 +169,7 @@ class RunPage(Vertical):
         curves = bool(len(store.loss.all)) or not (waits or command or not self._changes())
         ranks = sum(max(len(view.gpu_allocated), 1) for view in store.ranks.values())
         curves = curves and (high >= 11 or not failed)
-        self.set_class(is_brief(store), "-brief")
+        self.set_class(failed, "-failed")
         self.query_one("#run-ranks").styles.height = ranks + 2
         for part, shown in (("facts", facts and high >= 10), ("banner", said), ("plan", waits),
                             ("curves", curves), ("ranks", ranks and high >= 14 and not waits),

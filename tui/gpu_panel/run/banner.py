@@ -3,7 +3,9 @@ what to do. Everything from files goes through `clean`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -35,7 +37,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         return [f"reading events…{share}"], "plain"
     mark = glyph(state.state)
     if state.state == "failed":
-        return [*_failed(store, state), *_notices(store)], "error"
+        return [*_failed(store, state), *_notices(store), f"  {_goes_on(store, now)}"], "error"
     if state.state == "unreadable":
         return [f"{mark} {clean(state.reason or 'state unknown', 200)}"], "warning"
     if state.state == "lost":
@@ -139,7 +141,34 @@ def _failed(store: RunStore, state: State) -> list[str]:
     if state.reason and not (said and state.reason.endswith(said)) \
             and clean(state.reason, 300) not in lead:
         lines.append(f"  {clean(state.reason, 300)}")
-    return lines
+    return lines + _places((failure(store) or (None, ""))[1])
+
+
+def failure(store: RunStore) -> tuple[int | None, str] | None:
+    """The rank that failed first, and its traceback."""
+    cause = store.state.cause if store.state is not None else None
+    if cause is not None and cause.traceback:
+        return cause.rank, cause.traceback
+    first = store.view.first_error()
+    error = first.error if first is not None else None
+    if first is None or error is None \
+            or (cause is not None and cause.rank not in (None, first.rank)):
+        return None
+    if error.traceback and error.traceback.strip():
+        return first.rank, error.traceback
+    return first.rank, f"{clean(error.type)}: {clean(error.message)}"
+
+
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (.+)\n +(\S.*)', re.MULTILINE)
+_NOT_OURS = re.compile(r"/(?:site|dist)-packages/|/gpu_engine/|/lib/python\d|^<")
+
+
+def _places(traceback: str) -> list[str]:
+    """The last lines of the person's own files in a traceback: of the libraries below them, and of
+    what called them, the log has the rest."""
+    own = [frame.groups() for frame in _FRAME.finditer(traceback) if not _NOT_OURS.search(frame[1])]
+    return [clean(f"  {PurePath(file).name}:{line} in {function}: {source}", 200)
+            for file, line, function, source in own[-2:]]
 
 
 def _failed_first(view: RankView) -> str:
@@ -153,8 +182,7 @@ def _failed_first(view: RankView) -> str:
 def _lost(store: RunStore, state: State, now: float) -> list[str]:
     # The reason also names the last step, which the next line shows.
     why = (state.reason or "its supervisor is gone").partition("; last ")[0]
-    lines = [f"{glyph('lost')} lost: {clean(why, 200)}",
-             f"{_last_known(store, now)} · u resumes it"]
+    lines = [f"{glyph('lost')} lost: {clean(why, 200)}", _goes_on(store, now)]
     if store.left:
         pids = ", ".join(map(str, store.left[:8])) + (", …" if len(store.left) > 8 else "")
         them = "it" if len(store.left) == 1 else "them"
@@ -180,6 +208,14 @@ def _last_known(store: RunStore, now: float) -> str:
     else:
         parts.append("no checkpoint")
     return DOT.join(parts)
+
+
+def _goes_on(store: RunStore, now: float) -> str:
+    """What is left of a run, and what can be done with it."""
+    command = store.plan is not None and store.plan.spec.task.command is not None
+    cure = "u resumes it" if store.view.saved is not None else "u runs it again" if command \
+        else "e loads its settings into the form"
+    return f"{_last_known(store, now)}{DOT}{cure}"
 
 
 class Banner(Static):

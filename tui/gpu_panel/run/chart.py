@@ -30,6 +30,10 @@ class ChartPane(CurveView, RunPane):
         self._painted: object = None
         self._last: tuple[RunStore, Moment] | None = None
 
+    @property
+    def is_blank(self) -> bool:
+        return not any(len(line.series) for line in self.lines)
+
     def choose(self, key: str) -> None:
         self.chosen = key
         self.action_whole()  # the part that was zoomed in may be seconds or steps
@@ -80,7 +84,6 @@ class MemoryPane(ChartPane):
 
     NAME = TITLE = "memory"
     FIRST = subjects.MEMORY
-    BESIDE = True
     HELP = """What PyTorch has allocated on every device, or what c chooses; the dotted line is its
 peak. On CPU slots, the memory of the ranks' processes."""
     DEFAULT_CSS = "MemoryPane { width: 38fr; }"

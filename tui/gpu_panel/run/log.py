@@ -19,7 +19,6 @@ from textual.content import Content
 from textual.strip import Strip
 from textual.widgets import Input, Log, Static
 
-from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.runs import stacks
 from gpu_panel import keys
@@ -28,14 +27,15 @@ from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
 from gpu_panel.common.errors import guard
 from gpu_panel.common.painting import put_lines
+from gpu_panel.run.banner import failure
 from gpu_panel.run.doing import name_ranks, standing_still
-from gpu_panel.run.log_file import MOST, LogFile
+from gpu_panel.run.log_file import BAR, MOST, LogFile
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.store import RunStore
 
 
 class _Matches(Highlighter):
-    """Marks the text that is searched for."""
+    """Marks the text that is searched for, and dims progress bars."""
 
     needle = ""
     style = Style(reverse=True)
@@ -49,6 +49,8 @@ class _Matches(Highlighter):
         return self.needle in (line if self.cased else line.lower())
 
     def highlight(self, text: Text) -> None:
+        if BAR.match(text.plain):
+            text.stylize(Style(dim=True))
         if self.needle:
             text.highlight_words([self.needle], self.style, case_sensitive=self.cased)
 
@@ -220,9 +222,9 @@ launchers, and the supervisor's log. What the mouse marks, ctrl+c copies."""
             self._attempt, self._failure = attempt, None
             if self._key == FAILURE:
                 self._show(self._rank if self._rank is not None else SUPERVISOR)
-        if self._failure is None and (failure := _failure(store)) is not None:
-            self._failure = failure  # its cause comes to the front, once
-            self._rank = self._rank if failure[0] is None else failure[0]
+        if self._failure is None and (first := failure(store)) is not None:
+            self._failure = first  # its cause comes to the front, once
+            self._rank = self._rank if first[0] is None else first[0]
             self._show(FAILURE)
         elif not self._chosen and store.ranks:
             self._show(next(iter(store.ranks)))
@@ -408,17 +410,3 @@ launchers, and the supervisor's log. What the mouse marks, ctrl+c copies."""
         self._view.focus()
         if event.value:
             self._seek(-1 if self._view.following else 1)
-
-
-def _failure(store: RunStore) -> tuple[int | None, str] | None:
-    cause = store.state.cause if store.state is not None else None
-    if cause is not None and cause.traceback:
-        return cause.rank, cause.traceback
-    first = store.view.first_error()
-    error = first.error if first is not None else None
-    if first is None or error is None \
-            or (cause is not None and cause.rank not in (None, first.rank)):
-        return None
-    if error.traceback and error.traceback.strip():
-        return first.rank, error.traceback
-    return first.rank, f"{clean(error.type)}: {clean(error.message)}"

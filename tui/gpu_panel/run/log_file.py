@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ _BYTES = 8 << 20
 """Bytes that are read at once: those before the last so many are passed over."""
 _LONGEST = 1 << 18
 """Bytes of a line that are shown, its last ones: those of a progress bar of hours matter."""
+BAR = re.compile(r"(?:.*\d%\|.*\| \S+|(?:.*: )?\d\S*) \[\d+:\d\d[^\]]*\]")
+"""A progress bar of tqdm's, with a total or without."""
 
 
 class LogFile:
@@ -52,7 +55,8 @@ class LogFile:
                 self.trouble = f"{path.name} can't be read: {reason(err)}"
         self.growing = clean_bytes(self._rest, None)
         self.cut = self.cut or len(new) > MOST
-        return [clean_bytes(line[-_LONGEST:], None) for line in new[-MOST:]]
+        return [part for line in new[-MOST:]
+                for part in _apart(clean_bytes(line[-_LONGEST:], None))][-MOST:]
 
     def _older(self) -> Path:
         assert self.path is not None
@@ -90,3 +94,11 @@ class LogFile:
                         yield clean_bytes(raw.removesuffix(b"\n"), None) + "\n"
             except OSError:
                 continue
+
+
+def _apart(line: str) -> list[str]:
+    """A line, or what is printed behind a progress bar on a line of its own: the bar goes on at the
+    beginning of its line, and leaves no end before it."""
+    bar = BAR.match(line) if "[" in line else None
+    behind = bar and line[bar.end():].strip()
+    return [bar[0], behind] if bar and behind else [line]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual.message import Message
 
@@ -26,9 +25,6 @@ class Moment:
 
 class RunPane(Pane):
     """A pane of the run screen, which paints what the store holds when the screen calls it."""
-
-    BESIDE: ClassVar[bool] = False
-    """Whether it is placed to the right of the pane before it, if all panes fit."""
 
     @dataclass
     class RankChosen(Message):

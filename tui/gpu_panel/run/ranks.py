@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from math import inf, isfinite
 from typing import ClassVar
@@ -19,7 +20,7 @@ from gpu_engine.events.rank_view import RankView
 from gpu_panel import keys
 from gpu_panel.common import palette
 from gpu_panel.common.painting import entitle
-from gpu_panel.common.rows import Line, Part, Row, Rows, cells
+from gpu_panel.common.rows import Line, Made, Part, Row, Rows, cells
 from gpu_panel.common.table import head, line
 from gpu_panel.run import devices
 from gpu_panel.run.devices import DeviceFigures
@@ -53,21 +54,33 @@ Texts = Sequence[Part]
 """What is said of a rank, or of one of its devices, in the order of the columns."""
 
 
-def _column(at: int, title: str, turn: int = 0, *, least: int = 0, left: bool = False,
-            within: Callable[[Texts, int], str | Line] | None = None) -> Column[Texts]:
+def _column(at: int, title: str, turn: int = 0, *, least: int = 0, most: int = 99,
+            left: bool = False, within: Callable[[Texts, int], Line] | None = None,
+            ) -> Column[Texts]:
     """`turn`: when it gives way; without, it stays to the last, even where nothing is known."""
     return Column(title, title, lambda row: row[at][0], lambda row: row[at][1], within=within,
-                  width=least, right=not left, stays=not turn,
+                  width=least, most=most, right=not left, stays=not turn,
                   gives=((turn or 20 + at, 0),))
 
 
-def _bars(row: Texts, width: int) -> str | Line:
-    """A step's parts in colours; without colours they are letters."""
+def _bars(row: Texts, width: int) -> Line:
+    """A step's parts in `width` cells, each with its percentage where that has room: in colours, or
+    without them as letters."""
     text, style = row[_TIME]
-    return tuple(("━" * len(list(run)), _HUES.get(letter, "track"))
-                 for letter, run in groupby(text)) if style == _COLOURED else text
+    line, reached, drawn = list[Part](), 0, 0
+    for letter, run in groupby(text):
+        share = len(list(run))
+        reached += share
+        size = round(reached / PARTS * width) - drawn  # of what was reached, so that none is lost
+        drawn += size
+        said = f" {share} % " if size > len(f" {share} % ") else ""
+        line.append((f"{said:{'━' if style == _COLOURED else letter}^{size}}" * bool(size),
+                     _HUES.get(letter, "track") if style == _COLOURED else style))
+    return tuple(line)
 
 
+PARTS = 100
+"""The letters in which a step's parts are kept: percent."""
 _TIME, _COLOURED = 7, "hues"
 _HUES = {letter: f"hue {i}" for i, letter in enumerate(steps.LETTERS.values()) if letter != "·"}
 """The style of each part of a step."""
@@ -79,8 +92,9 @@ COLUMNS = (
     _column(0, "rank"), _column(1, "where", 10, left=True),
     _column(2, "doing", 13, left=True, least=9), _column(3, "step", least=5),
     _column(4, "loss", least=6), _column(5, "per s", 12, least=6), _column(6, "data wait", 4),
-    _column(_TIME, "time", 5, left=True, least=10, within=_bars), _column(8, "util", 6, least=5),
-    _column(9, "power", 1, least=5), _column(10, "temp", 2, least=5), _column(11, "allocated", 9),
+    _column(_TIME, "time", 5, left=True, least=10, most=10, within=_bars),
+    _column(8, "util", 6, least=5), _column(9, "power", 1, least=5),
+    _column(10, "temp", 2, least=5), _column(11, "allocated", 9),
     _column(12, "reserved", 3), _column(13, "peak", 11), _column(14, "host", 7),
     _column(15, "seen", 8, least=5),
 )
@@ -95,7 +109,7 @@ class RanksPane(Rows, RunPane):  # pyright: ignore[reportIncompatibleMethodOverr
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
     HELP = """Every rank: where it runs, what it does now, its figures, and the time since its last
 heartbeat. "per s" are examples, or steps where it says so. "time" is what a step's time goes into:
-the parts stand in the order of the colours' names in the title; what is left is the rest.
+the parts stand in the order of their names in the title, the rest in grey at the end.
 Enter shows the log of the rank under the cursor. o sorts; ranks that
 failed or stalled come first in any order."""
 
@@ -127,20 +141,21 @@ failed or stalled come first in any order."""
                    if r in late or v.error is not None or v.outcome == "failed"}
         self._texts = {rank: told.lines(ranks[rank]) for rank in sorted(
             ranks, key=lambda r: (r not in failing, ORDERS[self._order](ranks[r]), r))}
+        # Also of what takes too little to be drawn: a part must not come and go.
+        self._seen.update(name for view in ranks.values() if view.spans for name in steps.NAMES
+                          if name == steps.REST or getattr(view.spans[-1], name))
         awaited = len(missing(store))
         self._heading = f"ranks ─ {len(ranks) - awaited} of {len(ranks)} started" \
             if awaited and live else f"ranks ─ {len(ranks)}"
         self.repaint()
 
     def _title(self) -> Content:
-        """The heading, and the colours of those parts of a step that were seen so far."""
-        self._seen.update(letter for rows in self._texts.values() for row in rows[:1]
-                          for letter in row[_TIME][0])
+        """The heading, and the colours of the parts of a step."""
         colours = palette.names(self.app)
         return Content("  ").join([Content(self._heading), *(
-            Content.styled(f"━ {steps.NAMES[name]}", colours[i % palette.HUES])
-            for i, (name, letter) in enumerate(steps.LETTERS.items())
-            if letter in self._seen and letter in _HUES)])
+            Content.styled(f"{'━' if self._in_colours else letter} {steps.NAMES[name]}",
+                           colours[i % palette.HUES] if letter in _HUES else "$text-muted")
+            for i, (name, letter) in enumerate(steps.LETTERS.items()) if name in self._seen)])
 
     def rank_chosen(self, rank: int) -> None:
         if rank != self.chosen:
@@ -169,11 +184,15 @@ failed or stalled come first in any order."""
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
         sizes = layout([row for rows in self._texts.values() for row in rows], width)
-        shows_time = "time" in sizes and self._in_colours
+        shows_time = "time" in sizes and self.is_mounted
         entitle(self, self._title() if shows_time else self._heading, self._order)
+
+        def made(rank: int, row: Texts, first: bool) -> Line:
+            return ((MARK if rank == self.chosen and first else "  ", "accent"),
+                    *line(COLUMNS, sizes, row))
+
         return (("  ", "accent"), (head(COLUMNS, sizes), "")), [
-            Row(str(rank), tuple(((MARK if rank == self.chosen and not n else "  ", "accent"),
-                                  *line(COLUMNS, sizes, row)) for n, row in enumerate(rows)))
+            Row(str(rank), tuple(Made(partial(made, rank, row, row is rows[0])) for row in rows))
             for rank, rows in self._texts.items()]
 
     @property
@@ -188,17 +207,17 @@ class _Told:
                  still: Collection[int], bars: str) -> None:
         """`bars`: the style of what a step's time goes into."""
         self._peers = Peers.of(store.ranks)
-        self._where, self._keys = where_of(store), devices.keys_of(store.plan)
+        self._keys, self._labels = devices.keys_of(store.plan), devices.labels_of(store.plan)
         self._devices = store.devices if live else DeviceFigures()
         self._now, self._live, self._unheard, self._still = now, live, unheard, still
-        self._bars = bars
+        self._bars, self._behind = bars, store.behind
 
     def lines(self, view: RankView) -> list[list[Part]]:
         """The texts of a rank: one line, and one more for each further device."""
         now, live = self._now, self._live
         still = view.rank in self._still
-        where = self._where.get(view.rank) or [clean(d, 16) for d in view.devices]
         keys = self._keys.get(view.rank, [])
+        where = [self._labels[key] for key in keys] or [clean(d, 16) for d in view.devices]
         bad = view.loss is not None and view.loss - view.loss != 0
         # The last pace of a rank that stands still is no longer true.
         pace = units.UNKNOWN if still else units.pace_cell(view.samples_per_s, view.steps_per_s)
@@ -217,12 +236,14 @@ class _Told:
                 continue
             rows.append([
                 (view.label, "strong"), (place, ""),
+                # What was read so far is of the past, and no end.
+                ("reading …", "dim") if self._behind else
                 doing(view, self._peers, now, live=live, unheard=self._unheard),
                 (units.count(view.step), ""), (units.loss(view.loss), "bad" if bad else ""),
                 (pace.removesuffix("/s"), ""),
                 (units.share(None if still else view.data_wait), ""),
-                (steps.bar(view) if view.spans else "", self._bars or "dim" * still), *of_device,
-                *memory, (units.gib(view.rss), ""),
+                (steps.bar(view, PARTS) if view.spans else "", self._bars or "dim" * still),
+                *of_device, *memory, (units.gib(view.rss), ""),
                 (since_heard(view, now) if live else units.UNKNOWN,
                  "bad" if live and is_silent(view, now) else "dim"),
             ])
@@ -235,11 +256,6 @@ def layout(rows: Sequence[Texts], width: int) -> dict[str, int]:
     sizes = table.fit(COLUMNS, rows, room, cells)
     if "doing" in sizes:
         sizes["doing"] += max(min(room - sum(sizes.values()) - GAP * len(sizes), 12), 0)
+    if "time" in sizes:  # all that is left: a bar shows more, the longer it is
+        sizes["time"] += max(room - sum(sizes.values()) - GAP * len(sizes), 0)
     return sizes
-
-
-def where_of(store: RunStore) -> dict[int, list[str]]:
-    """Rank → labels of its devices, with the machine before them if it is another one."""
-    return {r.rank: [clean(f"{r.host} {d.label}" if r.host else d.label, 32 if r.host else 16)
-                     for d in r.devices]
-            for r in (store.plan.ranks if store.plan is not None else ())}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,8 +17,10 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.places.verbs import stop as stop_run
 from gpu_engine.runs.folder import Run
+from gpu_panel import keys
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.clipboard import copy
@@ -33,7 +36,7 @@ from gpu_panel.run.headline import figures, headline
 from gpu_panel.run.log import LogPane
 from gpu_panel.run.pane import Moment, RunPane
 from gpu_panel.run.ranks import EIGHT, RanksPane
-from gpu_panel.run.store import RunStore, is_brief
+from gpu_panel.run.store import RunStore
 
 if TYPE_CHECKING:
     from gpu_panel.commands.own import Values
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 PAINTED_EVERY = 1.0
 """Seconds between two paints: of a live run there is always news, and a chart of eight ranks takes
 15 kB. While much is read, it is painted as soon as all of it has been."""
+BOTH = 20
+"""Lines of the screen below the banner from which on a tab has both charts."""
 FIRST_LOOK = 0.05
 """Seconds for which the first frame waits for the state and the plan of the run, which decide how
 high its panes are: a frame with the wrong heights has to be laid out again."""
@@ -48,9 +53,10 @@ high its panes are: a frame with the wrong heights has to be laid out again."""
 
 class RunScreen(StoreScreen):
     CSS_PATH = Path(__file__).with_name("screen.tcss")  # also for a subclass in another folder
+    AUTO_FOCUS = ""  # Textual's would go to the first pane, whichever is in front
     SCOPE = "run"
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "export", "trace"})
+        "stop", "resume", "export", "trace", "printed"})
     PANES: ClassVar[tuple[type[Pane], ...]] = (LossPane, MemoryPane, RanksPane, LogPane)
 
     def __init__(self, run: Run, *, store: RunStore | None = None,
@@ -77,9 +83,9 @@ class RunScreen(StoreScreen):
         yield Static(id="facts", markup=False)
         yield Banner(id="banner", markup=False)
         yield PaneBar(self.tabs(), id="tabs")
-        for row in _rows(self.PANES):
-            panes = [pane(id=pane.NAME) for pane in row]
-            yield Horizontal(*panes, classes="row") if len(panes) > 1 else panes[0]
+        for charts, classes in groupby(self.PANES, lambda pane: issubclass(pane, ChartPane)):
+            panes = [pane(id=pane.NAME) for pane in classes]
+            yield from [Horizontal(*panes, classes="row")] if charts else panes
         yield KeyBar()
 
     async def on_mount(self) -> None:
@@ -115,8 +121,10 @@ class RunScreen(StoreScreen):
         self._share_rows()
         if store.caught_up and not self._looked:
             self._looked = True
-            if store.plan and store.plan.spec.task.command and not len(store.loss.all):
-                self.bring_forward(LogPane.NAME)  # of a command without figures
+            command = store.plan is not None and store.plan.spec.task.command is not None
+            if (store.state is not None and store.state.state == "failed") \
+                    or ((command or not live) and not len(store.loss.all)):
+                self.bring_forward(LogPane.NAME)  # its traceback, or all that there is
         put(self.query_one("#head", Static), headline(store, now, self.size.width), layout=False)
         put(self.query_one("#facts", Static), figures(store, now), layout=False)
         place, (lines, tone) = self.query_one(Banner), banner(store, now)
@@ -141,21 +149,32 @@ class RunScreen(StoreScreen):
         tabs = self._whole or self.is_small
         self.set_class(tabs, "-tabs")
         self.set_class(self._whole, "-whole")
-        for pane in self._panes():
-            pane.set_class(tabs and self._front != pane.NAME, "-behind")
-        for row in self.query(".row"):
-            row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
+        self.set_class(self.size.width < self.LEAST[0], "-narrow")
         self.query_one(PaneBar).active = self._front
         self._share_rows()
         self._keep_focus(tabs)
 
     def _share_rows(self) -> None:
-        """Give eight ranks, or a third, what they need."""
+        """Show the panes that have something to say, with eight ranks, or a third, as high as they
+        need."""
+        tabs, state = self.has_class("-tabs"), self.store.state
+        front = self.query_one(f"#{self._front}")
+        # Where there is room for one pane with tabs, there is for both charts without the others.
+        room = self.size.height - self.query_one(Banner).outer_size.height
+        both = not self._whole and room >= BOTH and isinstance(front, ChartPane)
+        over = self.store.caught_up and state is not None and not state.live
+        for pane in self._panes():
+            chart = isinstance(pane, ChartPane)
+            folded = chart and over and pane.is_blank and not (tabs and pane is front)
+            alone = tabs and not (both and chart)
+            pane.set_class(pane is not front if alone else folded, "-behind")
+        for row in self.query(".row"):
+            row.set_class(all(pane.has_class("-behind") for pane in row.children), "-behind")
         ranks = self.query_one(RanksPane)
         ranks.styles.height = "1fr" if self.has_class("-tabs") else \
             min(ranks.rows_wanted, max(self.size.height // 3, EIGHT))
-        # Of a run that failed early its traceback says more than a curve of three points.
-        self.set_class(is_brief(self.store), "-brief")
+        # Of a run that failed its traceback says more than its curves.
+        self.set_class(state is not None and state.state == "failed", "-failed")
 
     def action_maximize(self) -> None:
         self._whole = not self._whole
@@ -227,20 +246,21 @@ class RunScreen(StoreScreen):
         with guard(self.app):
             await export(self.app, [self.run_folder.id])
 
+    def action_printed(self, key: str) -> None:
+        """Show what the command of a key prints, run beside the panel."""
+        from gpu_panel.commands.own import OutputScreen
+
+        line = keys.COMMANDS[key].format(run=self.run_folder)
+        self.app.push_screen(OutputScreen(own_program("gpu_engine", *line.split()[1:]), title=line,
+                                          environment=own_environment()))
+
     def action_about(self) -> None:
         from gpu_panel.run.sheets import AboutRun
 
         self.app.push_screen(AboutRun(self.store, self._clock))
 
-    @work(group="trace", exclusive=True, exit_on_error=False)
-    async def action_trace(self) -> None:
-        from gpu_panel.run.sheets import ask_for_traces
-
-        same.done(self.app, "Tracing the next 3 steps of each rank",
-                  [["trace", self.run_folder.id]])
-        with guard(self.app):
-            sheet = await in_thread(lambda: ask_for_traces(self.run_folder))
-            self.app.push_screen(sheet)
+    def action_trace(self) -> None:
+        self.action_printed("run.trace")
 
     @work(group="stop", exclusive=True, exit_on_error=False)
     async def action_stop(self) -> None:
@@ -276,14 +296,3 @@ class RunScreen(StoreScreen):
             if await self.app.push_screen_wait(ResumeDialog(self.run_folder, options)):
                 await self.store.poll_now()
                 self.paint()
-
-
-def _rows(panes: tuple[type[Pane], ...]) -> list[list[type[Pane]]]:
-    """The panes in rows, for a screen with room for all of them."""
-    rows: list[list[type[Pane]]] = []
-    for pane in panes:
-        if rows and issubclass(pane, RunPane) and pane.BESIDE:
-            rows[-1].append(pane)
-        else:
-            rows.append([pane])
-    return rows

@@ -1,5 +1,5 @@
-"""Sheets over the run screen, everything about the run and where its traces are, and the questions
-before it is stopped."""
+"""The sheet over the run screen, everything about the run, and the questions before it is
+stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.procs import describe_exit
 from gpu_engine.plan.own_command import on_stop
 from gpu_engine.runs import job, notes
-from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import AttemptRecord, State
 from gpu_panel.common.background import in_thread
 from gpu_panel.common.dialogs import Confirm, Sheet
@@ -115,20 +114,6 @@ class AboutRun(Sheet):
     def _paint(self) -> None:
         put(self.text, Content("\n").join(about(self._store, self._clock(), self._bytes,
                                                 self._written, self._slurm)))
-
-
-class TraceSheet(Sheet):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("T", "dismiss", "close")]
-
-
-def ask_for_traces(run: Run) -> TraceSheet:
-    """Have each rank trace its next steps. Raises UserError and OSError."""
-    from gpu_engine.places.verbs import ask_for_traces
-
-    lines = [f"rank {rank}: {path or problem}"
-             for rank, (path, problem) in ask_for_traces(run).items()]
-    lines += ["", "https://ui.perfetto.dev opens the files"]
-    return TraceSheet(f"Traces of run {run.id}", Content("\n".join(clean(line) for line in lines)))
 
 
 def ask_to_cancel(run_id: str) -> Confirm:

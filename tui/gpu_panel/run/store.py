@@ -93,10 +93,6 @@ def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None
             series.add_rising(at, found)
 
 
-FEW = 8
-"""Points of a loss that are no curve yet."""
-
-
 class RunStore(Followed):
     """Everything that the run screen shows: state, plan, the view of the events, and curves."""
 
@@ -306,9 +302,3 @@ def add_losses(series: RankSeries, rank: int, events: Sequence[StepEvent]) -> No
     if points:
         steps, _, *columns = zip(*points, strict=True)
         series.extend(rank, steps, *columns)
-
-
-def is_brief(store: RunStore) -> bool:
-    """Whether the run failed after so few steps that its traceback says more than its curve."""
-    return store.state is not None and store.state.state == "failed" \
-        and len(store.loss.all) <= FEW

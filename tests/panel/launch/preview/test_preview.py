@@ -85,6 +85,7 @@ async def test_a_failed_run_says_why():
         assert "traceback of rank 1" in said
         assert "u resume" in said
         assert "nothing yet" not in said  # it has no curves, so they take no room
+        assert screen.query_one(RunPage).has_class("-failed")  # its banner may be half of the page
 
 
 async def test_a_waiting_run_says_for_what(monkeypatch):
