@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 from textual.app import App
 
+from gpu_engine.cli import export as figures
+from gpu_engine.cli import report
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.files import expanded
 from gpu_engine.common.programs import own_environment, own_program
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import AskLine, harmless
+from gpu_panel.common.command_dialog import CommandDialog, Form
+from gpu_panel.common.dialogs import harmless
 from gpu_panel.common.errors import guard
 from gpu_panel.common.picking import pick
 
 
 class Target(NamedTuple):
-    words: tuple[str, ...]
+    command: click.Command
     label: str
-    file: str | None
-    """The name that is offered; RUN stands for the run's id. None: the target has its own place."""
+    fields: Mapping[str, str]
+    """What is asked, with what is offered; RUN stands for the run's id."""
+    to: str | None = None
 
 
 TARGETS = (
-    Target(("report",), "a report, as one HTML page", "report-RUN.html"),
-    Target(("export", "--to", "csv"), "the figures as CSV", "RUN.csv"),
-    Target(("export", "--to", "tensorboard"), "the figures for TensorBoard", "tensorboard"),
-    Target(("export", "--to", "wandb"), "the figures for Weights & Biases", None),
+    Target(report.command, "a report, as one HTML page", {"--out": "report-RUN.html"}),
+    Target(figures.command, "the figures as CSV", {"--out": "RUN.csv"}, "csv"),
+    Target(figures.command, "the figures for TensorBoard", {"--out": "tensorboard"}, "tensorboard"),
+    Target(figures.command, "the figures for Weights & Biases", {"--project": "", "--out": ""},
+           "wandb"),
 )
 
 
@@ -45,22 +50,27 @@ async def export(app: App[Any], runs: Sequence[str]) -> None:
 
 async def _export(app: App[Any], target: Target, runs: list[str]) -> None:
     """In a process of its own: a long run takes a while, and some targets' libraries are large."""
+    async def words(_: click.Context, typed: list[str]) -> list[str]:
+        begin = ["report"] if target.to is None else ["export", "--to", target.to]
+        return [*begin, *runs, *typed]
+
     with guard(app):
-        words = [*target.words, *runs]
-        if target.file is not None:
-            name = runs[0] if len(runs) == 1 else f"{runs[0]}-and-{len(runs) - 1}"
-            file = await app.push_screen_wait(AskLine(
-                f"Write {target.label}", target.file.replace("RUN", name),
-                f"A name in {Path.cwd()}, or a whole path.", longest=4000, does="write"))
-            if file is None:
-                return
-            words += ["--out", str(expanded(file))]
+        name = runs[0] if len(runs) == 1 else f"{runs[0]}-and-{len(runs) - 1}"
+        form = Form(target.command, {"runs": runs} if target.to is None else
+                    {"words": runs, "to": target.to}, ("--json", "--from", "--python", *(
+                        [] if "--project" in target.fields else ["--project"])))
+        line: list[str] | None = await app.push_screen_wait(CommandDialog(
+            form, {field: text.replace("RUN", name) for field, text in target.fields.items()},
+            words, title=f"Write {target.label}", about=f"A name in {Path.cwd()}, or a whole path.",
+            does="Write"))
+        if line is None:
+            return
         app.notify("Exporting … The panel can be used meanwhile")
-        done = await in_thread(lambda: _run(words))
+        done = await in_thread(lambda: _run(line))
         said = (done.stdout if done.returncode == 0 else done.stderr).strip()
         if done.returncode != 0:
             raise UserError(said or f"the export ended with {done.returncode}")
-        same.done(app, f"Written: {harmless(said).plain}" if said else "Written", [words])
+        same.done(app, f"Written: {harmless(said).plain}" if said else "Written", [line])
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,8 @@ from gpu_engine.devices import leases
 from gpu_engine.launching import fit
 from gpu_engine.runs import folder
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskLine, Message
+from gpu_panel.common.command_dialog import CommandDialog
+from gpu_panel.common.dialogs import Message
 from gpu_panel.launch import fitting
 from gpu_panel.launch.fitting import FitDialog
 
@@ -44,7 +45,7 @@ async def begun(pilot, screen, memory):
     screen.action_pane("form")
     await settled(pilot, screen)
     await pilot.press("ctrl+t")
-    await on_top(pilot, AskLine, "for 2 ranks")
+    await on_top(pilot, CommandDialog, "for 2 ranks")
     await pilot.press("ctrl+u", *memory, "enter")
 
 
