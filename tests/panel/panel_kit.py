@@ -108,7 +108,7 @@ async def on_top(pilot: Pilot[None], wanted: Any, *texts: str) -> None:
 
 def fields_of(app: PanelApp) -> dict[str, Any]:
     """The fields of the dialog in front, by their names."""
-    return {field.name: widget for field, widget in app.screen.fields}
+    return {field.asked: field.input for field in app.screen.fields}
 
 
 async def said_below(pilot: Pilot[None], field: Any) -> None:

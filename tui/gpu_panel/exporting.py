@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 from textual.app import App
 
 from gpu_engine.cli import export as figures
 from gpu_engine.cli import report
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import expanded
 from gpu_engine.common.programs import own_environment, own_program
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
@@ -24,20 +24,20 @@ from gpu_panel.common.picking import pick
 
 
 class Target(NamedTuple):
-    command: click.Command
+    words: tuple[str, ...]
     label: str
-    fields: Mapping[str, str]
-    """What is asked, with what is offered; RUN stands for the run's id."""
-    to: str | None = None
+    out: str
+    """The name that is offered; RUN stands for the run's id. Empty: the target's own place."""
 
 
 TARGETS = (
-    Target(report.command, "a report, as one HTML page", {"--out": "report-RUN.html"}),
-    Target(figures.command, "the figures as CSV", {"--out": "RUN.csv"}, "csv"),
-    Target(figures.command, "the figures for TensorBoard", {"--out": "tensorboard"}, "tensorboard"),
-    Target(figures.command, "the figures for Weights & Biases", {"--project": "", "--out": ""},
-           "wandb"),
+    Target(("report",), "a report, as one HTML page", "report-RUN.html"),
+    Target(("export", "--to", "csv"), "the figures as CSV", "RUN.csv"),
+    Target(("export", "--to", "tensorboard"), "the figures for TensorBoard", "tensorboard"),
+    Target(("export", "--to", "wandb"), "the figures for Weights & Biases", ""),
 )
+_WITHOUT = ("as_json", "which", "best", "python")
+"""Parameters of `export` for weights."""
 
 
 async def export(app: App[Any], runs: Sequence[str]) -> None:
@@ -50,21 +50,17 @@ async def export(app: App[Any], runs: Sequence[str]) -> None:
 
 async def _export(app: App[Any], target: Target, runs: list[str]) -> None:
     """In a process of its own: a long run takes a while, and some targets' libraries are large."""
-    async def words(_: click.Context, typed: list[str]) -> list[str]:
-        begin = ["report"] if target.to is None else ["export", "--to", target.to]
-        return [*begin, *runs, *typed]
-
     with guard(app):
         name = runs[0] if len(runs) == 1 else f"{runs[0]}-and-{len(runs) - 1}"
-        form = Form(target.command, {"runs": runs} if target.to is None else
-                    {"words": runs, "to": target.to}, ("--json", "--from", "--python", *(
-                        [] if "--project" in target.fields else ["--project"])))
-        line: list[str] | None = await app.push_screen_wait(CommandDialog(
-            form, {field: text.replace("RUN", name) for field, text in target.fields.items()},
-            words, title=f"Write {target.label}", about=f"A name in {Path.cwd()}, or a whole path.",
-            does="Write"))
-        if line is None:
+        command, to = (report if target.words == ("report",) else figures).command, target.words[-1]
+        typed: list[str] | None = await app.push_screen_wait(CommandDialog(
+            Form(command, {"runs": runs, "words": runs, "to": to},
+                 _WITHOUT if to == "wandb" else (*_WITHOUT, "project")),
+            {"--out": target.out.replace("RUN", name)},
+            f"Write {target.label}", f"A name in {Path.cwd()}, or a whole path.", "Write"))
+        if typed is None:
             return
+        line = [*target.words, *runs, *(str(expanded(word)) for word in typed)]
         app.notify("Exporting … The panel can be used meanwhile")
         done = await in_thread(lambda: _run(line))
         said = (done.stdout if done.returncode == 0 else done.stderr).strip()

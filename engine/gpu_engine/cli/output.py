@@ -12,9 +12,7 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,32 +23,15 @@ from gpu_engine.common.clean import clean_text
 word: str | None = None
 """Begins each answer, if another machine's gpu-engine has called this one (`--wire`); else None."""
 
-_kept: ContextVar[tuple[list[str], list[str]] | None] = ContextVar("kept", default=None)
-
 for_scripts = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
 def echo(text: str = "", err: bool = False, nl: bool = True) -> None:
     """Print a text, made harmless, and a newline if `nl`. What the stream's encoding lacks becomes
     "?". err: on standard error."""
-    if (kept := _kept.get()) is not None:
-        kept[err].append(clean_text(text))
-        return
     encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
     text = clean_text(text).encode(encoding, "replace").decode(encoding)
     click.echo(text, err=err, nl=nl)
-
-
-@contextmanager
-def kept() -> Iterator[tuple[list[str], list[str]]]:
-    """What this thread would print inside, and on standard error, a text for each `echo`: a panel
-    calls commands beside its own screen."""
-    lines = list[str](), list[str]()
-    before = _kept.set(lines)
-    try:
-        yield lines
-    finally:
-        _kept.reset(before)
 
 
 def table(rows: Iterable[Sequence[str] | str]) -> list[str]:

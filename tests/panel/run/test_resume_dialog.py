@@ -21,7 +21,6 @@ from ..run_kit import (
     flat,
     on_top,
     said,
-    said_below,
     screen_text,
     settled,
     trained,
@@ -91,7 +90,6 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path, asked
         await pilot.press("enter")
         await until(pilot, lambda: "all of its 400 steps are done" in said(app))
         assert asked == []
-        await said_below(pilot, asks[STEPS])
         asks[STEPS].value, asks["--set"].value = "500", "name='refused so'"
         await pilot.press("enter")
         await until(pilot, lambda: "held by run 12ab" in said(app))

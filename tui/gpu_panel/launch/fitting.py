@@ -12,7 +12,6 @@ import subprocess
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import click
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -49,23 +48,19 @@ async def ask_and_fit(app: App[Any], spec: RunSpec, plan: LaunchPlan, host: Host
 
 def _memory(spec: RunSpec, plan: LaunchPlan, host: HostSample | None) -> CommandDialog:
     """Asks what a rank may use on a CPU slot: by itself half of what is free, shared by all."""
-    async def words(_: click.Context, typed: list[str]) -> list[str]:
-        return typed
-
     ranks = plan.local_world_size
     total, used = (host.memory_total, host.memory_used) if host is not None else (None, None)
     free = total - used if total and used else None
     # The other options are the form's affair.
-    form = Form(command, {}, [max(p.opts, key=len) for p in command.params if sets_keys(p)]
-                + ["--write", "--json"])
+    form = Form(command, {}, ["write", "as_json", *(p.name or "" for p in command.params
+                                                    if sets_keys(p))])
     return CommandDialog(
-        form, {"--memory": units.size(free // 2 // ranks) if free else "2 GiB"}, words,
-        title=f"What fits ─ {spec.name}",
-        about="A CPU slot has no memory of its own: what may a rank use? "
+        form, {"--memory": units.size(free // 2 // ranks) if free else "2 GiB"},
+        f"What fits ─ {spec.name}", "A CPU slot has no memory of its own: what may a rank use? "
         + (f"{units.size(free)} of this machine are free, for {units.counted(ranks, 'rank')}. "
            if free else "")
         + "Larger and larger batches are then trained for a few steps, until one does not fit.",
-        does="Try")
+        "Try")
 
 
 class FitDialog(ModalScreen[Batch | None]):

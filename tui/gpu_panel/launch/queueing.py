@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.draft import Draft
 
 FORM = Form(command.run, {"queued": True, "as_json": True},
-            ("--detach", "--json", "--quiet", "--no-notify"))
+            ("detach", "as_json", "quiet", "no_notify", "part"))
 
 
 def to_vary(spec: RunSpec) -> str:
@@ -57,8 +57,9 @@ def put(context: click.Context, choice: SpecChoice) -> Queued:
     answer, warnings = carry_out(context)
     asked: SpecChoice = context.meta["choice"]
     # The form's values and those typed are one spec by now; other options stay as they are.
-    words = [word for param, values in typed(context).items()
-             if not sets_keys(param) and param.name != "queued" for value in values
+    words = [word for param, values in typed(context)
+             if not sets_keys(param) and param.name != "queued"
+             for value in (values if param.multiple else [values])
              for word in (param.opts[0], *([] if value is True else [str(value)]))]
     line = ["run", "--queue", *words, *arguments(asked.spec, asked.base)]
     run = find(answer.get("runs", [answer["id"]])[0])
@@ -81,11 +82,11 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
     where = [] if draft.ids_by_hand else draft.any_of
     if draft.ids_by_hand and len(entries) == 1 and entries[0].ids:  # any so many of that machine
         picks, where = len(entries[0].ids), [entries[0].host]
-    texts = {"--grid": to_vary(spec), "--repeat": "", "--stop-worse": ""} if vary else {}
-    texts["-n"] = str(picks or "")
-    if not vary:
-        texts |= {"--after": "", "--begin": ""} | ({} if draft.on_slurm else {"--priority": ""})
-    texts |= {"--tag": "", MORE: f"--set devices.hosts={','.join(where)} " if where else ""}
+    names = ("--repeat", "--stop-worse") if vary else ("--after", "--begin") if draft.on_slurm \
+        else ("--after", "--begin", "--priority")
+    texts = {"--grid": to_vary(spec)} if vary else {}
+    texts |= {"-n": str(picks or ""), **dict.fromkeys((*names, "--tag"), ""),
+              MORE: f"--set devices.hosts={','.join(where)} " if where else ""}
     devices = spec.devices
     named = "the freest devices" if picks else ", ".join(
         devices.hosts or devices.ids or ("no device",))
@@ -94,8 +95,8 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
         f"It waits for {named}, and starts by itself, also when the panel is closed."
     choice = SpecChoice(spec, draft.base, inventory)
     queued: Queued | None = await app.push_screen_wait(CommandDialog(
-        FORM, texts, lambda context, _: in_thread(lambda: put(context, choice)),
-        title=f"Put {spec.name} into the queue", about=about, does="Queue it"))
+        FORM, texts, f"Put {spec.name} into the queue", about, "Queue it",
+        lambda context, _: in_thread(lambda: put(context, choice))))
     if queued is not None:
         same.done(app, queued.said, [queued.words])
         if queued.warnings:

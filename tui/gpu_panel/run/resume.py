@@ -80,7 +80,7 @@ class ResumeOptions:
         if self.length is not None and self.state.state == "completed" and start == "newest" \
                 and not any(given.startswith(("train.steps=", "train.epochs=")) for given in sets):
             raise UserError(f"all of its {self.length:,} {self.unit} are done: type a larger "
-                            "number", f"train.{self.unit}")
+                            "number")
 
 
 class ResumeDialog(CommandDialog):
@@ -95,7 +95,7 @@ class ResumeDialog(CommandDialog):
             few = ", ".join(f"{step:,}" for step in options.steps[-_MOST_STEPS:])
             about += f"\n\n--from: newest, best, or a step{': ' if few else ''}{few}"
         form = Form(resume, {"run": str(run.path), "detach": True, "as_json": True}, (
-            "--detach", "--json", "--quiet", *([] if "--from" in texts else ["--from"])))
+            "detach", "as_json", "quiet", *([] if "--from" in texts else ["start"])))
 
         async def call(context: click.Context, words: list[str]) -> bool:
             options.require_more(context.params["sets"], context.params["start"])
@@ -103,5 +103,5 @@ class ResumeDialog(CommandDialog):
             same.done(self.app, f"Run {run.id} goes on", [["resume", run.id, *words]])
             return True
 
-        super().__init__(form, texts | {"--set": ""}, call, title=f"Resume run {run.id}",
-                         about=about, does="Resume")
+        super().__init__(form, texts | {"--set": ""}, f"Resume run {run.id}", about, "Resume",
+                         call)
