@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 from textual.app import App
 
 from gpu_engine.cli import export as figures
@@ -53,8 +54,10 @@ async def _export(app: App[Any], target: Target, runs: list[str]) -> None:
     with guard(app):
         name = runs[0] if len(runs) == 1 else f"{runs[0]}-and-{len(runs) - 1}"
         command, to = (report if target.words == ("report",) else figures).command, target.words[-1]
+        # The runs are no default: click 8.1 has none for arguments of any number.
+        options = [param for param in command.params if isinstance(param, click.Option)]
         typed: list[str] | None = await app.push_screen_wait(CommandDialog(
-            Form(command, {"runs": runs, "words": runs, "to": to},
+            Form(click.Command(command.name, params=[*options]), {"to": to},
                  _WITHOUT if to == "wandb" else (*_WITHOUT, "project")),
             {"--out": target.out.replace("RUN", name)},
             f"Write {target.label}", f"A name in {Path.cwd()}, or a whole path.", "Write"))
