@@ -6,18 +6,19 @@ import csv
 import json
 import os
 
-from textual.widgets import Input
+from textual.widgets import Button, Input
 
 from gpu_engine.places.verbs import prepare
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
-from gpu_panel.common.dialogs import AskLine, Confirm, Message
+from gpu_panel.common.command_dialog import CommandDialog
+from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
-from ...panel_kit import on_top, panel, says, screen_text, settled, until
+from ...panel_kit import fields_of, on_top, panel, says, screen_text, settled, until
 from .test_pane import at_the_runs
 
 DIGITS = {"name": "seven", "task": {"use": "gpu_engine.tasks.digits:Digits"},
@@ -93,11 +94,13 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
             await pilot.press(*"as csv")
             await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
             await pilot.press("enter")
-            await on_top(pilot, AskLine)
-            field = pilot.app.screen.query_one(Input)
-            assert field.value == f"{run.id}.csv"
-            field.value = place
-            await pilot.press("enter")
+            await on_top(pilot, CommandDialog)
+            asked = fields_of(pilot.app)
+            assert {name: field.value for name, field in asked.items()} == {
+                "--out": f"{run.id}.csv"}
+            asked["--out"].value = place
+            await pilot.click(next(b for b in pilot.app.screen.query(Button)
+                                   if str(b.label) == "Write"))
             if place.startswith("/"):
                 await on_top(pilot, Message, "/proc/none")
                 await pilot.press("escape")
