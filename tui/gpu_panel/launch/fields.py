@@ -26,7 +26,6 @@ from textual.widgets import Input, Static
 from gpu_engine.common import values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.common.floors import torch_words
 from gpu_engine.common.values import Kind
 from gpu_engine.plan import own_command
 from gpu_engine.plan.records import Interpreter
@@ -329,11 +328,7 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
 
     def show_interpreter(self, python: Interpreter | None) -> None:
         """Show what the ranks of a task would run in; None: that is not known."""
-        words = () if python is None else (
-            python.path, python.why if python.why != "run.python" else "",
-            f"Python {python.python}" if python.python else "",
-            torch_words(python.torch, python.cuda, python.hip) if python.torch else "")
-        self._input("run.python").placeholder = clean(" · ".join(filter(None, words)))
+        self._input("run.python").placeholder = clean(python.sentence()) if python else ""
 
     def adapt(self) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
