@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Button, Input
 
 from gpu_engine.cli.run import run as run_command
 from gpu_engine.cli.spec_options import SpecChoice
@@ -88,7 +88,8 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monke
             await until(pilot, lambda: "waits for CPU 0, which is held by run 3f2a" in words(pilot))
 
             await dialog(pilot)
-            await pilot.press("enter")
+            for _ in range(2):  # as by a finger that is slow to let go
+                pilot.app.screen.action_submit()
             await until(pilot, lambda: screen.runs.waiting == 2)
             first, second = (line.id for line in screen.runs.lines)
 
@@ -222,13 +223,16 @@ async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
             grid = (await dialog(pilot, "V"))["--grid"]
             assert grid.has_focus
             for vary, said in (("train.lrr=1,2", "did you mean train.lr?"),
-                               ("batch.size=2,4", "is never told it")):
+                               ("batch.size=2,4", "batch.size: has no effect")):
                 grid.value = vary
                 await pilot.press("enter")
                 await until(pilot, lambda said=said: said in words(pilot))
                 await said_below(pilot, grid)
             grid.value = "lr="
-            await pilot.press("end", "full_stop", "1", "comma", "full_stop", "3", "enter")
+            pilot.app.screen.query_one(Button).focus()
+            await pilot.press("shift+tab", *["shift+tab"] * 5)
+            assert grid.has_focus
+            await pilot.press("full_stop", "1", "comma", "full_stop", "3", "enter")
             await until(pilot, lambda: screen.runs.waiting == 2)
             assert "Sweep s" in words(pilot)
             await until(pilot, lambda: screen.runs.sweep_at_cursor is not None)

@@ -81,6 +81,7 @@ async def test_from_the_runs_own_screen_and_what_is_unsaved_is_asked_about():
 
 async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
     run = ended()
     steps = [{"t": 5.0, "kind": "step", "step": 2, "n": 2, "epoch": 0, "loss": 3.0,
               "losses": [4.0, 2.0], "lr": 0.1, "samples_per_s": 1.0, "data_wait": 0.0,
@@ -88,7 +89,7 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
     run.events(0).write_text("".join(json.dumps(line) + "\n" for line in steps))
     async with panel(slots(2), size=(80, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
-        for place in ("/proc/none/figures.csv", f"{run.id}.csv"):
+        for place in ("/proc/none/figures.csv", "~/its.csv"):
             await pilot.press("E")
             await says(pilot, "TensorBoard")
             await pilot.press(*"as csv")
@@ -104,7 +105,7 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
             if place.startswith("/"):
                 await on_top(pilot, Message, "/proc/none")
                 await pilot.press("escape")
-        written = tmp_path / f"{run.id}.csv"
+        written = tmp_path / "me/its.csv"
         await until(pilot, written.exists)
     with written.open(newline="") as file:
         rows = list(csv.DictReader(file))
