@@ -199,6 +199,8 @@ def test_each_option_does_what_it_does_in_a_shell_or_is_refused(option, monkeypa
         first=first.id, later=datetime.date.today() + datetime.timedelta(2))
     known = {first.id}
     lines = [shlex.split(f"run --queue form {typed}"), queued(typed).words]
+    assert lines[1].count("--queue") == 1
+    assert not {"-n", "--devices", "--mode", "--limit"} & set(lines[1])  # --set says it
     each = [waits(known)]
     for words in lines:
         done = called(*words)
@@ -220,7 +222,8 @@ async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
     with lease.acquire(paths.leases_folder(), slots(1).devices, "3f2a"):
         async with panel(slots(1), command=("true", "--lr", "0.1", "--n", "7"), size=(80, 24),
                          sets=("devices.ids=cpu:0",), notifications=True) as (pilot, screen):
-            grid = (await dialog(pilot, "V"))["--grid"]
+            line = await dialog(pilot, "V")
+            grid = line["--grid"]
             assert grid.has_focus
             for vary, said in (("train.lrr=1,2", "did you mean train.lr?"),
                                ("batch.size=2,4", "batch.size: has no effect")):
@@ -228,7 +231,11 @@ async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
                 await pilot.press("enter")
                 await until(pilot, lambda said=said: said in words(pilot))
                 await said_below(pilot, grid)
-            grid.value = "lr="
+            grid.value, line["--stop-worse"].value = "lr=1,2", "yes"
+            await pilot.press("enter")
+            await until(pilot, lambda: "compares 4 runs or more" in words(pilot))
+            await said_below(pilot, line["--stop-worse"])
+            grid.value, line["--stop-worse"].value = "lr=", ""
             pilot.app.screen.query_one(Button).focus()
             await pilot.press("shift+tab", *["shift+tab"] * 5)
             assert grid.has_focus
