@@ -15,7 +15,7 @@ MACHINES := $(addprefix tests/,nodes slurm e2e/test_nodes.py)
 # the documents, every verdict on a real run.
 SLOW := $(addprefix tests/,trust/test_corpus_panel.py trust/test_corpus_files.py \
 	trust/test_fuzz.py faults/test_launches.py faults/test_files.py panel/test_theme.py \
-	docs/test_as_typed.py diagnose/test_real.py)
+	docs/test_as_typed.py diagnose/test_real.py queue/test_idle_night.py)
 PYTEST := $(VENV)/bin/python -m pytest
 # Six files at a time, also on two cores: most tests wait for processes.
 SIX := -n 6 --dist loadfile --no-loadscope-reorder

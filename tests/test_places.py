@@ -121,7 +121,8 @@ LIMIT = "run.limit = 9.0: has no effect below torchrun, where nothing supervises
 
 
 def test_what_would_make_another_run_is_refused_and_the_rest_told():
-    spec = from_dict({"run": {"limit": "9s", "metrics": "auto", "halving": 3, "log_mb": 1},
+    spec = from_dict({"run": {"limit": "9s", "metrics": "auto", "halving": 3, "log_mb": 1,
+                              "give_way": True},
                       "train": {"restarts": 1, "hang_timeout": 9}, "devices": {"hosts": ["a"]}})
     found = refused(spec, BY_HAND, by="torchrun")
     assert {p.key for p in found} == set(PLACES[BY_HAND].refused)

@@ -277,6 +277,14 @@ def test_a_command_whose_python_has_no_torch_is_told_which_has(tmp_path, monkeyp
     assert any("has no torch" in told for told in queued(waits, slots(1)).warnings)
     assert not warned(".venv/bin/python", "train.py")
     assert not warned("true")
+    shims = tmp_path / "shims"  # as of pyenv
+    shims.mkdir()
+    (shims / "python").write_text('#!/usr/bin/env bash\nexec pyenv exec python "$@"\n')
+    (shims / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shims}:/usr/bin:/bin")
+    (said,) = warned("python", "train.py")
+    assert said.startswith(f"{shims}/python does not say whether it has torch, and the .venv of ")
+    assert said.endswith("type .venv/bin/python train.py")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match=r"on the PATH: type \.venv/bin/python train\.py"):
         warned("python", "train.py")

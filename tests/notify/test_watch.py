@@ -78,6 +78,22 @@ def test_a_resume_begins_anew_and_what_was_told_before_is_known_by_its_key(made)
     assert (looks(after), after.is_over()) == ([], True)
 
 
+def test_that_it_made_room_is_told_the_first_time_only(made):
+    seen, rooms = RunWatch(made.run), [
+        AttemptRecord(n, made.began, made.began + 5, "made room", f"made room for run {n}")
+        for n in (1, 2)]
+    made.set("queued", attempts=tuple(rooms[:1]))
+    [told] = looks(seen)
+    assert (told.event, told.why) == ("made_room", "made room for run 1")
+    made.set("queued", attempts=tuple(rooms))
+    assert looks(seen) == []
+    made.end("completed")
+    assert [one.event for one in looks(seen)] == ["finished"]
+    assert "toy waits again" in messages.of_run(
+        "made_room", told.state, told.progress, name="toy", machine="m", why=told.why,
+        now=made.began).title
+
+
 def test_ranks_that_stand_still_are_told_once_and_again_only_when_they_have_moved(
         made, monkeypatch):
     monkeypatch.setattr(watch, "_APART", 0.0)

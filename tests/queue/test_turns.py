@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpu_engine.devices.records import Device
 from gpu_engine.queue.turns import (
     DeviceNow,
+    GivesWay,
     Request,
     Start,
     Wait,
@@ -19,6 +20,7 @@ from gpu_engine.queue.turns import (
     decide,
     early,
     in_turn,
+    make_room,
     surely_behind,
 )
 from gpu_engine.runs.waiting import Entry
@@ -212,3 +214,40 @@ def test_everybodys_first_run_comes_before_anybodys_second(counts, random):
 def test_who_has_no_file_yet_comes_behind_others_with_as_many_runs():
     own, theirs = [ask("a"), ask("b")], [ask("x"), ask("y")]
     assert [r.id for r in in_turn([(own, ["2"]), (theirs, ["1", "3"])])] == ["x", "a", "y", "b"]
+
+
+# --- runs that give way ---------------------------------------------------------------------------
+
+def room(line, devices, *giving):
+    """Which of the runs `giving` (name, devices) leave, who began last last, and for whom."""
+    runs = [GivesWay(name, tuple(map(str, ids)), at) for at, (name, *ids) in enumerate(giving)]
+    return {name: request.id for name, request in make_room(line, runs, devices).items()}
+
+
+def test_who_gives_way_stands_behind_all_others():
+    a, b, c = ask("a", 0, give_way=True), ask("b", 0), ask("c", 0, owner="ann")
+    line = in_turn([([b, a], ["1", "2"]), ([c], ["3"])])
+    assert [r.id for r in line] == ["b", "c", "a"]
+
+
+def test_as_few_make_room_as_are_needed_and_who_began_last_goes_first():
+    held = machine(gpu(0, free=False), gpu(1, free=False), gpu(2, free=False))
+    old, new = ("old", 0), ("new", 1)
+    assert room([ask("a", count=1)], held, old, new) == {"new": "a"}
+    assert room([ask("a", count=2)], held, old, new) == {"new": "a", "old": "a"}
+    assert room([ask("a", 0)], held, old, new) == {"old": "a"}
+    assert room([ask("a", count=1), ask("b", count=1)], held, old, new) == {"new": "a", "old": "b"}
+    # One whose devices are not needed stays, though it began last.
+    assert room([ask("a", 0, 2)], held, ("two", 0, 2), new) == {"two": "a"}
+
+
+def test_nobody_makes_room_for_who_can_start_without_or_not_even_then():
+    one_free = machine(gpu(0), gpu(1, free=False), gpu(2, free=False))
+    assert room([ask("a", count=1)], one_free, ("x", 1)) == {}
+    assert room([ask("a", count=2)], one_free, ("x", 1)) == {"x": "a"}
+    assert room([ask("a", count=3)], one_free, ("x", 1)) == {}  # GPU 2 is another's
+    assert room([ask("a", count=4)], one_free, ("x", 1)) == {}
+    assert room([ask("a", 1, share=True)], one_free, ("x", 1)) == {}
+    # Who comes first keeps what it could use from those behind it, as in the line.
+    assert room([ask("a", 1, 2), ask("b", 1)], one_free, ("x", 1)) == {}
+    assert room([ask("a", 2), ask("b", 1)], one_free, ("x", 1)) == {"x": "b"}

@@ -87,9 +87,9 @@ def test_a_place_is_kept_until_the_run_has_its_lease(box, line, monkeypatch):
     seen = []
     real = leases.take
 
-    def watched(*given):
+    def watched(*given, **named):
         seen.append([*ours(box).values()])
-        return real(*given)
+        return real(*given, **named)
 
     monkeypatch.setattr(leases, "take", watched)
     waiter = wait.Waiter(queue(devices={"ids": ["0"]}, begin=False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpu_engine.report import formats, page
 
 from ..command_line import called
@@ -23,6 +25,27 @@ def test_a_run_is_shown_with_its_curves_and_the_end_of_its_log(home) -> None:
     assert text.count("<svg") >= 2
     assert ("content", "5") in read.attributes
     assert said.index("Curves") < said.index("Log of rank 0") < said.index("What was asked")
+
+
+def test_the_list_has_bars_curves_and_colours_beside_its_words(home, tmp_path) -> None:
+    good = trained("toy", 0.25, [4.0, 2.0, 1.0])
+    page_file = tmp_path / "p.html"
+    assert called("page", "-o", str(page_file)).returncode == 0
+    text = page_file.read_text()
+    row = text[text.index(f'href="#{good.id}"'):].partition("</tr>")[0]
+    assert re.search(r'<td data-head="state" class="good">completed</td>', row)
+    # Twenty means at most, from the greatest at the top to the least at the bottom.
+    assert re.search(r'<td data-head="curve">.*<path d="M0.0 1.0L[0-9. L]*100.0 19.0"/>', row)
+    assert re.search(r'<rect class="part" width="\d+" height="10"/></svg>\d+ %</td>', text)
+    assert not re.search(r"<th[^>]*></th>", text.partition("<h2>Runs</h2>")[2].partition("<h2")[0])
+
+
+def test_what_a_script_prints_is_drawn(home) -> None:
+    with Written("prints") as run:
+        for step in range(5):
+            run.tell(0, "metric", t=step, step=step, loss=4.0 - step)
+    said = " ".join(Read(formats.html("a run", page.of_run(run.run), "now")).said)
+    assert "logged or printed: loss" in said
 
 
 def test_one_file_holds_all_and_leads_nowhere_else(home, tmp_path) -> None:

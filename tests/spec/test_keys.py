@@ -62,7 +62,8 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
             "dict": st.dictionaries(
                 st.from_regex(r"[a-z]{1,5}", fullmatch=True),
                 words if [a.name for a in kind.args[1:]] == ["str"]
-                else st.integers() | st.booleans() | words, max_size=3),
+                else st.integers() | st.booleans() | words,
+                min_size=1, max_size=3),  # an empty one is not written
             }[kind.name]
 
 

@@ -195,3 +195,51 @@ def test_a_command_must_be_told_every_key():
         own("x", "--shift", "-1", "+lr=1", "++wd=2"), "shift=-2", "lr=3", "wd=4")] == [
             ["--shift", "-2", "+lr=3", "++wd=4"]]
     assert len(members(own("x", "{seed}"), repeat=3)) == 3
+
+
+# --- ranges, of which so many values are drawn ----------------------------------------------------
+
+def drawn(*texts, tries=200, seed=0, repeat=1):
+    spec = own("train.py", "--lr", "1", "--width", "8", "--p", ".5", "{seed}",
+               train={"seed": seed})
+    return [m.values for m in grid.members(spec, [grid.parse(t) for t in texts],
+                                            repeat, tries)]
+
+
+def test_what_is_drawn_lies_in_its_range_and_is_as_likely_everywhere():
+    found = drawn("lr=log:1e-5..1e-2", "width=32..512:32", "p=0.1..0.9")
+    rates, widths, ps = ([float(v[k]) for v in found] for k in ("lr", "width", "p"))
+    assert all(1e-5 <= rate <= 1e-2 for rate in rates)
+    # A third of them for each power of ten: 67, give or take 3 standard deviations of 6.7.
+    assert all(46 < sum(10.0 ** e <= rate < 10.0 ** (e + 1) for rate in rates) < 88
+               for e in (-5, -4, -3))
+    assert {*widths} == {*range(32, 513, 32)}
+    assert min(ps) < 0.2 < 0.8 < max(ps)
+    assert all(0.1 <= p <= 0.9 for p in ps)
+
+
+def test_the_seed_alone_decides_and_no_combination_comes_twice():
+    lists = drawn("width=1..3", "p=a,b", tries=6)
+    assert sorted((v["width"], v["p"]) for v in lists) == [
+        *itertools.product("123", "ab")]
+    assert drawn("width=1..3", "p=a,b", tries=6) == lists
+    assert drawn("width=1..99", tries=5) != drawn("width=1..99", tries=5, seed=1)
+    assert {v["width"] for v in drawn("width=log:1..4", tries=4)} == {*"1234"}
+    assert [v["width"] for v in drawn("width=5..6", tries=1, repeat=2)] in (["5"] * 2, ["6"] * 2)
+
+
+@pytest.mark.parametrize(("text", "tries", "why"), [
+    ("lr=log:1e-5..1e-2", None, "is a range: say how many values to try, --tries 40"),
+    ("lr=3..1", 5, "from the lower to the higher"), ("lr=1..1", 5, "from the lower"),
+    ("lr=log:0..1", 5, "begins above 0"), ("lr=log:1..9:2", 5, "goes with a range without log"),
+    ("lr=1..9:0", 5, "a number above 0"), ("lr=1..3", 4, "only 3 different .* take --tries 3"),
+    ("lr=1,2", 3, "take --tries 2, or leave it out"), ("lr=0..1", 1001, "at most 1,000")])
+def test_a_range_that_can_not_be_drawn_from_is_refused(text, tries, why):
+    with pytest.raises(SpecError, match=why):
+        grid.members(own("train.py", "--lr", "1"), [grid.parse(text)], 1, tries)
+
+
+def test_two_dots_between_other_things_than_numbers_are_no_range():
+    assert grid.parse("data=../a..b").range is None
+    assert [m.values["data"] for m in members(own("t.py", "--data", "x"), "data=../a,..b")] == [
+        "../a", "..b"]

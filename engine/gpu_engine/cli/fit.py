@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 import click
 
-from gpu_engine.cli.output import echo, for_scripts, in_json, table
+from gpu_engine.cli.output import echo, for_scripts, in_json, said_once, table
 from gpu_engine.cli.spec_options import SpecChoice, WithCommand, spec_options
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
@@ -105,7 +105,7 @@ def _held(devices: Sequence[Device], there: Sequence[str], why: str
 
     if not there:
         hold = leases.Hold(leases.new_name(), why, None)
-        return leases.acquire(paths.leases_folder(), devices, None, hold=hold)
+        return leases.acquire(paths.leases_folder(), devices, None, hold=hold, waits=said_once())
     ids = ",".join(name.partition(":")[2] for name in there)
     return call.typed(hosts.find(there[0].partition(":")[0]),
                       ("hold", "--devices", ids, "--why", why, "--", "cat"), " held while")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gpu_engine.cli.output import echo
+from gpu_engine.cli.output import echo, said_once
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean, shown_words
 from gpu_engine.common.errors import UserError
@@ -81,7 +81,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
     inventory, devices = _chosen(count, ids)
     hold = leases.Hold(leases.new_name(), why or clean(" ".join(shown_words(command)), 60),
                        time.time() + seconds if seconds else None)
-    lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold)
+    lease = leases.acquire(paths.leases_folder(), devices, None, hold=hold, waits=said_once())
     if ids is not None:
         with lease.pop_all() as kept:  # let go again where a device is refused
             _look(inventory, devices)

@@ -12,7 +12,7 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -32,6 +32,19 @@ def echo(text: str = "", err: bool = False, nl: bool = True) -> None:
     encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
     text = clean_text(text).encode(encoding, "replace").decode(encoding)
     click.echo(text, err=err, nl=nl)
+
+
+def said_once() -> Callable[[str], bool]:
+    """For `leases.acquire`: says on standard error what is waited for, and never gives up."""
+    said = set[str]()
+
+    def waits(whom: str) -> bool:
+        if whom not in said:
+            echo(f"waits for {whom}", err=True)
+        said.add(whom)
+        return False
+
+    return waits
 
 
 def table(rows: Iterable[Sequence[str] | str]) -> list[str]:

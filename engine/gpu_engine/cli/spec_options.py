@@ -66,15 +66,21 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                   help="On Slurm, an option of sbatch: account=vision, time=04:00:00, exclusive.")
     @click.option("--limit", "run_limit", metavar="TIME",
                   help="Stop and save after TIME: 90s, 5m, 1h30m.")
+    @click.option("--give-way", is_flag=True,
+                  help="With --queue, short for --set run.give_way=true: make room for others, and "
+                       "go on later.")
+    @click.option("--give-way-again", is_flag=True,
+                  help="The same for a command that begins anew each time.")
     @click.option("--metric", "metrics", multiple=True, metavar="PATTERN",
                   help="Record a value that is printed: 'val_bpb: (\\S+)', or auto.")
     @click.pass_context
     def wrapped(ctx: click.Context, preset: str | None, sets: tuple[str, ...], mode: str | None,
                 devices: str | None, count: int | None, nodes: int | None,
-                sbatch: tuple[str, ...], run_limit: str | None, metrics: tuple[str, ...],
-                **rest: Any) -> Any:
+                sbatch: tuple[str, ...], run_limit: str | None, give_way: bool,
+                give_way_again: bool, metrics: tuple[str, ...], **rest: Any) -> Any:
         assigned = assignments(sets=sets, mode=mode, devices=devices, count=count, nodes=nodes,
-                               sbatch=sbatch, run_limit=run_limit, metrics=metrics)
+                               sbatch=sbatch, run_limit=run_limit, give_way=give_way,
+                               give_way_again=give_way_again, metrics=metrics)
         command, form = ctx.meta.get("command"), ctx.meta.get("choice")
         if form is None and preset is None and not sets and not command:
             raise click.UsageError(
@@ -92,7 +98,8 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, count: int | None,
                 run_limit: str | None, metrics: Sequence[str], nodes: int | None = None,
-                sbatch: Sequence[str] = ()) -> list[str]:
+                sbatch: Sequence[str] = (), give_way: bool = False,
+                give_way_again: bool = False) -> list[str]:
     """The `key=value`s that the options of `spec_options` stand for, in their order. Raises
     click.UsageError."""
     if count and devices:
@@ -102,7 +109,9 @@ def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, c
         raise click.UsageError("--metric auto records every number that is printed with a name: "
                                "leave out the other patterns, or auto")
     short = {"parallel.mode": mode, "devices.ids": devices, "run.limit": run_limit,
-             "devices.pick": count, "parallel.nodes": nodes}
+             "devices.pick": count, "parallel.nodes": nodes,
+             "run.give_way": (give_way or give_way_again) and "true",
+             "run.give_way_again": give_way_again and "true"}
     options = [text if "=" in text else f"{text}=" for text in sbatch]
     return [*(f"{key}={value}" for key, value in short.items() if value),
             *map(_metric, metrics), *(f"run.sbatch.{text}" for text in options),
@@ -204,24 +213,30 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option(
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
+    function = click.option(
+        "--tries", type=click.IntRange(1), metavar="N",
+        help="Of the combinations draw N, by train.seed. A value may then be a range: "
+             "log:1e-5..1e-2, 32..512:32.")(function)
     return click.option(
         "--grid", multiple=True, metavar="KEY=V1,V2", shell_complete=tab.sets,
         help="Vary a key: with several, every combination of their values is a run.")(function)
 
 
 def members_of(choice: SpecChoice, *, grid: Sequence[str], repeat: int, stop_worse: bool,
-               halving: int | None) -> list[Member]:
+               halving: int | None, tries: int | None = None) -> list[Member]:
     """The members of the sweep that the options ask for; none if they ask for no sweep. Raises
     SpecError."""
     if not grid and repeat == 1:
         if stop_worse or halving:
             raise click.UsageError("--stop-worse and --halving go with --grid or --repeat")
+        if tries:
+            raise click.UsageError("--tries goes with --grid, whose values are tried")
         return []
     from gpu_engine.sweep.grid import members, parse
 
     run, whole = choice.spec.run, spelled_out(grid, choice.spec)
     run = replace(run, stop_worse=stop_worse or run.stop_worse, halving=halving or run.halving)
-    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat)
+    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat, tries)
     return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
 
 

@@ -20,16 +20,17 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded, held, reason, remove_temporary, user_name
 from gpu_engine.common.paths import private_folder
 from gpu_engine.common.records import Pid, UnixTime, read_record
+from gpu_engine.common.values import Bounds
 from gpu_engine.devices.records import Device
 
 DEFAULT = Path("/var/lib/gpu-panel")
@@ -69,8 +70,16 @@ class Holder:
     """Unix seconds at which a hold ends; None: it has no end, or it is a run's."""
     why: str | None = None
     """What a person holds the device for, without a run."""
+    gives_way: float | None = None
+    """Seconds within which the run has made room for whoever waits for the device; None: it does
+    not."""
     others: tuple[Holder, ...] = ()
     """The other runs on the same device, if it is shared."""
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether all that hold it make room for who waits for it."""
+        return None not in [each.gives_way for each in (self, *self.others)]
 
     def __str__(self) -> str:
         if self.why is not None:
@@ -86,6 +95,8 @@ class Holder:
             details.append(f"on {self.host}")
         if self.since:
             details.append(time.strftime("since %Y-%m-%d %H:%M", time.localtime(self.since)))
+        if self.gives_way is not None:
+            details.append("gives way")
         text = f"{who} ({', '.join(details)})" if details else who
         return " and ".join(dict.fromkeys([text, *map(str, self.others)]))
 
@@ -117,32 +128,48 @@ def new_name() -> str:
 
 
 def acquire(folder: Path, devices: Iterable[Device], run_id: str | None, share: bool = False,
-            hold: Hold | None = None) -> Leases:
+            hold: Hold | None = None, *, waits: Callable[[str], bool] = lambda _: False,
+            gives_way: float | None = None) -> Leases:
     """Take all of `devices` for a run, or none. Raises `UserError`, which says who holds what.
     `hold`: for whom there is no run.
 
     With `share`, a device that another run holds is taken too. It is then not free while either run
     lives, and a later run that does not share is refused.
+
+    Where all that hold some make room (run.give_way), they are waited for. `waits`: is told so
+    again and again, in words that follow "waits for"; returns whether to give up. `gives_way`: as
+    of `Holder`.
     """
     wanted = list(devices)
-    end = time.monotonic() + _HELD_PATIENCE
-    while True:
-        try:
-            with alone(folder):
-                taken = {} if share else holders(folder)
-                refused = [f"{d.label} is held by {taken[key(d)]}" for d in wanted
-                           if key(d) in taken]
-                if not refused:
-                    return take(folder, wanted, run_id, share, hold)
-        except OSError as error:
-            raise UserError(f"the devices can't be leased: {error.filename or folder}: "
-                            f"{reason(error)} (with {VARIABLE} set to nothing the run starts "
-                            "without the folder of all users)") from error
-        if time.monotonic() > end:
-            raise UserError("; ".join(refused) + (
-                ". Take other devices, or wait until it ends" if hold is not None else
-                ". Take other devices, wait until it ends, or share on purpose"))
-        time.sleep(0.01)
+    end, standing = time.monotonic() + _HELD_PATIENCE, Leases()
+    stands = False  # in the line
+    with standing:
+        while True:
+            try:
+                with alone(folder):
+                    taken = {} if share else holders(folder)
+                    found = {d.label: taken[key(d)] for d in wanted if key(d) in taken}
+                    if not found:
+                        return take(folder, wanted, run_id, share, hold, gives_way)
+                    if not stands and all(holder.makes_room for holder in found.values()):
+                        # A place in the line is what those who make room look for.
+                        standing.enter_context(wait(folder, {
+                            "run": run_id or "", "queue": "", "ids": [key(d) for d in wanted],
+                            "cpu": all(d.is_cpu for d in wanted)}, new_name()))
+                        stands, end = True, time.monotonic() + max(
+                            each.gives_way or 0.0 for first in found.values()
+                            for each in (first, *first.others))
+            except OSError as error:
+                raise UserError(f"the devices can't be leased: {error.filename or folder}: "
+                                f"{reason(error)} (with {VARIABLE} set to nothing the run starts "
+                                "without the folder of all users)") from error
+            who = "; ".join(f"{label} is held by {holder}" for label, holder in found.items())
+            if time.monotonic() > end or (stands and waits(" and ".join(dict.fromkeys(
+                    f"run {h.run} to make room" for h in found.values())))):
+                raise UserError(who + (
+                    ". Take other devices, or wait until it ends" if hold is not None else
+                    ". Take other devices, wait until it ends, or share on purpose"))
+            time.sleep(0.2 if stands else 0.01)
 
 
 @contextlib.contextmanager
@@ -173,10 +200,11 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def take(folder: Path, devices: Iterable[Device], run_id: str | None, share: bool,
-         hold: Hold | None = None) -> Leases:
-    """Make the lease of these devices, whoever has one already; see `alone`. Raises OSError."""
+         hold: Hold | None = None, gives_way: float | None = None) -> Leases:
+    """Make the lease of these devices, whoever has one already; see `alone`. `gives_way`: as of
+    `Holder`. Raises OSError."""
     said = {"run": run_id, "pid": os.getpid(), "host": socket.gethostname(), "shared": share,
-            "devices": [{"key": key(d), "label": d.label} for d in devices]}
+            "gives_way": gives_way, "devices": [{"key": key(d), "label": d.label} for d in devices]}
     if hold is not None:
         said |= {"pid": None, "why": hold.why, "until": hold.until}
     return make([folder, *_of_all_users("claims")], said, hold.name if hold else new_name())
@@ -222,7 +250,7 @@ def holders(folder: Path) -> dict[str, Holder]:
                             said.pid if theirs else None,
                             said.host and clean(said.host, 200), file.made,
                             clean(leased.label, 200), said.shared, said.until,
-                            None if said.why is None else clean(said.why, 200))
+                            None if said.why is None else clean(said.why, 200), said.gives_way)
                      for leased in said.devices]
     found: dict[str, Holder] = {}
     # Who takes it alone stands before those who share it.
@@ -248,6 +276,7 @@ class _Said:
     shared: bool = False
     until: UnixTime | None = None
     why: str | None = None
+    gives_way: Annotated[float, Bounds(ge=0, le=86400)] | None = None
 
 
 # --- the line of waiting runs ---------------------------------------------------------------------

@@ -122,15 +122,17 @@ def current(folder: Path | None = None) -> Chosen:
 
 
 def without_torch(command: Sequence[str], python: str, folder: Path) -> str | None:
-    """That `python`, in which a person's command would run in `folder`, has no torch, though an
-    environment near by has it, with what to type; None: it has, or nothing near by has."""
+    """That `python`, in which a person's command would run in `folder`, has no torch, or does not
+    say so, as pyenv's, though an environment near by has it, with what to type; None: it has, or
+    nothing near by has."""
     seen = inspection.inspect(python)
-    if seen.has_torch or seen.problem is not None:
+    if seen.has_torch or (seen.problem is not None and not seen.unread):
         return None
     near = of_ranks(None, paths.folder(folder))
     if near.python is None or inspection.ours(near.python):
         return None
-    return f"{python} has no torch, and {near.why} has it: if the command needs it, type " \
+    lacks = "does not say whether it has torch" if seen.unread else "has no torch"
+    return f"{python} {lacks}, and {near.why} has it: if the command needs it, type " \
            f"{shlex.join(_with_python(command, near.python, folder))}"
 
 

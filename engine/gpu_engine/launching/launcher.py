@@ -50,7 +50,7 @@ class Prepared:
 def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
             base: tuple[str, RunSpec] | None = None, cwd: Path | None = None,
             in_turn: str | None = None, near: Path | None = None, only_plan: bool = False,
-            in_sweep: bool = False) -> Prepared:
+            in_sweep: bool = False, again: bool = False) -> Prepared:
     """Resolve everything that a launch on this machine would: pick devices, check, plan. No side
     effects. only_plan: nothing but the plan is used; that devices are in use is only a warning.
 
@@ -61,6 +61,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     near: the folder from which virtual environments are looked for; None: `cwd`.
 
     in_sweep: it is compared with the others of its sweep.
+
+    again: it is another attempt, and has a place in the line to go back to if it had one.
 
     Raises SpecError with all that does not fit, UserError where too few devices are free.
     """
@@ -84,6 +86,8 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         spec, inventory, cwd, taken,
         free=bool(named) and alone and not in_turn and not checked.problems, only_plan=only_plan,
         holder=in_turn)
+    if not (only_plan or in_turn or again):
+        problems += without_effect.no_room(spec)
     if problems or checked.problems:
         raise SpecError([*checked.problems, *problems])
     resolved = replace(planned(checked, taken, base=base),
@@ -217,7 +221,8 @@ def start_again(run: Run, spec: RunSpec, checkpoint: str | None = None,
     found = before.interpreter if before is not None else None
     near = Path(found.folder) if found is not None and found.folder else None
     prepared = prepare(spec, cwd=Path(run.cwd()), near=near,
-                       in_sweep=sweep.read(run.path) is not None)
+                       in_sweep=sweep.read(run.path) is not None,
+                       again=waiting.read(run.path, waiting.PLACE) is not None)
     resolved = replace(prepared.plan, origin=before.origin if before is not None else None,
                        part_of=before.part_of if before is not None else None)
     if checkpoint is not None:

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.typed_command import ASSIGNMENT
 
 if TYPE_CHECKING:
+    from gpu_engine.devices.leases import Holder
     from gpu_engine.interpreters.choose import Chosen
 
 _CURE = "take another, have it wait (--queue, in the panel Q), or set devices.share = true"
@@ -48,8 +49,12 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     as for `lasting`."""
     problems = lasting(spec, inventory, cwd, interpreter)
     passing, doubts = _passing(spec, inventory, holder), list[str]()
-    if free and not problems and not passing:
-        problems, passing, doubts = _occupied(spec, inventory)
+    if not problems and not passing:
+        room = _make_room(spec, inventory) if holder is None else {}
+        if free:
+            problems, passing, doubts = _occupied(spec, inventory, room)
+        doubts += [f"{label} is held by {who}, which makes room first"
+                   for label, who in room.items()]
     if only_plan:
         doubts += [f"it can't start now: {p}" for p in passing]
     else:
@@ -108,15 +113,26 @@ def _passing(spec: RunSpec, inventory: Inventory, holder: str | None) -> list[Pr
     return out + [
         Problem("devices.ids", d.id, f"{d.label} is held by {held[lease.key(d)]}; {_CURE}",
                 "--queue")
-        for d in gpus if lease.key(d) in held and held[lease.key(d)].run != holder]
+        for d in gpus if (by := held.get(lease.key(d))) is not None and by.run != holder
+        and not by.makes_room]
 
 
-def _occupied(spec: RunSpec, inventory: Inventory
+def _make_room(spec: RunSpec, inventory: Inventory) -> dict[str, Holder]:
+    """The labels of the named GPUs whose runs make room for this one, and those runs."""
+    from gpu_engine.devices import leases as lease
+
+    held = {} if spec.devices.share else lease.holders(paths.leases_folder())
+    return {d.label: held[lease.key(d)] for d in _gpus(spec, inventory)
+            if lease.key(d) in held and held[lease.key(d)].makes_room}
+
+
+def _occupied(spec: RunSpec, inventory: Inventory, but: Collection[str]
               ) -> tuple[list[Problem], list[Problem], list[str]]:
     """The problems of the named GPUs that can't be used, those of GPUs that others compute on, and
-    the doubts about the rest. With devices.share only a lost GPU is a problem. They are read until
-    nothing is in the way, `_PATIENCE` seconds at most."""
-    gpus, share = _gpus(spec, inventory), spec.devices.share
+    the doubts about the rest. `but`: labels of those that are not looked at. With devices.share
+    only a lost GPU is a problem. They are read until nothing is in the way, `_PATIENCE` seconds at
+    most."""
+    gpus, share = [d for d in _gpus(spec, inventory) if d.label not in but], spec.devices.share
     if not gpus:
         return [], [], []
     from gpu_engine.devices import sampler

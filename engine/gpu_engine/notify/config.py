@@ -193,7 +193,7 @@ _BEGINNING = """\
 # name = "phone"
 # kind = "ntfy"
 # url = "https://ntfy.sh/TOPIC"
-# on = ["finished", "failed", "stalled", "lost"]   # and "stopped"
+# on = ["finished", "failed", "stalled", "lost", "made_room"]   # and "stopped"
 # min_seconds = 300                                # nothing of runs that took less
 
 # [[to]]

@@ -14,14 +14,14 @@ from gpu_engine.common.clean import clean
 from gpu_engine.events.view import Progress
 from gpu_engine.runs.state import State
 
-Told = Literal["finished", "failed", "stopped", "stalled", "lost"]
+Told = Literal["finished", "failed", "stopped", "stalled", "lost", "made_room"]
 Event = Literal[Told, "test"]
 """The last is no event of a run: a message that tries whether it arrives."""
 
 EVENTS: tuple[Told, ...] = get_args(Told)
 """The names that `on` in notify.toml takes."""
 
-USUAL: tuple[Told, ...] = ("finished", "failed", "stalled", "lost")
+USUAL: tuple[Told, ...] = ("finished", "failed", "stalled", "lost", "made_room")
 """What an entry without `on` gets."""
 
 _LONGEST = 400
@@ -69,7 +69,7 @@ class Message:
 
 
 _DONE = {"finished": "completed", "failed": "failed", "stopped": "was stopped",
-         "stalled": "has stalled", "lost": "was lost"}
+         "stalled": "has stalled", "lost": "was lost", "made_room": "waits again"}
 
 
 def of_run(event: Event, state: State, progress: Progress, *, name: str, machine: str,

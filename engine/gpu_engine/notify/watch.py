@@ -19,7 +19,7 @@ from gpu_engine.events.view import Progress, RunView
 from gpu_engine.notify.messages import Event
 from gpu_engine.runs import disk_room, job
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.state import State
+from gpu_engine.runs.state import MADE_ROOM, State
 
 _FIGURES_EVERY = 5.0
 """Seconds between two readings of the events."""
@@ -38,6 +38,9 @@ _SURE = 2
 """Looks in a row that must find a run lost, or standing still. Its process may be started again
 within a moment, and after a machine's sleep everything seems to have stood still."""
 
+FIRST = "made room"
+"""The key of the first time that a run has made room for another."""
+
 _ENDS: dict[str, Event] = {"completed": "finished", "failed": "failed", "stopped": "stopped",
                            "lost": "lost"}
 
@@ -52,7 +55,8 @@ class Happened:
     state: State
     progress: Progress
     why: str | None = None
-    """For "stalled": which ranks stand still. For the others `state` says why."""
+    """For "stalled": which ranks stand still; for "made_room": for whom. For the others the state
+    says why."""
 
 
 @dataclass(slots=True)
@@ -134,6 +138,13 @@ class RunWatch:
         now = time.monotonic()
         if state.live:
             self._lost = 0
+            # The first time only: a night may have many.
+            if FIRST not in self._told and (first := next(
+                    (a for a in state.attempts if a.outcome == MADE_ROOM), None)) is not None:
+                self._told.add(FIRST)
+                self._figures.read(now)
+                return Happened("made_room", FIRST, state, self._figures.view.progress(),
+                                first.reason)
             if now - self._read >= _FIGURES_EVERY:
                 self._read = now
                 self._figures.read(now)

@@ -43,11 +43,18 @@ PLACES = {
                  ("run.sync", "run.host_wait", "devices.share", "devices.free_gib",
                   "parallel.node_rank", "parallel.node_devices", "parallel.master_addr")),
     BY_HAND: Place("below {by}, where nothing supervises the ranks", "start it by gpu-engine run",
-                   (*_HELD, "run.python"), ("devices.hosts", "run.limit", *_KEPT))}
+                   (*_HELD, "run.python"), ("devices.hosts", "run.limit", "run.give_way", *_KEPT))}
 """By place; what is in none of these rows has its effect everywhere."""
 NEEDS = {"run.limit_from": "run.limit", "run.host_wait": "train.restarts",
-         "train.lr_reference_batch": "train.lr_scale"}
+         "train.lr_reference_batch": "train.lr_scale", "run.give_way_after": "run.give_way",
+         "run.give_way_back": "run.give_way", "run.give_way_again": "run.give_way"}
 """Keys that change another one, and have no effect without it."""
+_NO_ROOM = {
+    _HERE: "a run makes room from the queue, in which it then waits again: add --queue (in the "
+           "panel Q)",
+    _HOSTS: "a run makes room in the queue of its own machine: queue it there, or leave this out",
+    SLURM: "on Slurm a job makes room by its QOS, where that is preempted with REQUEUE: leave this "
+           "out, and take -o qos=…"}
 IN_SWEEP = ("run.stop_worse", "run.halving")
 
 
@@ -57,6 +64,13 @@ def refused(spec: RunSpec, place: str, *, by: str = "") -> list[Problem]:
     return [Problem(key, _value(spec, key), f"has no effect {at.where.format(by=by)}: "
                                             f"{_cure('it', at.instead)}")
             for key in at.refused if _is_set(spec, key)]
+
+
+def no_room(spec: RunSpec, place: str | None = None) -> list[Problem]:
+    """The problem of a run that is to make room for others where it can't. `place`: as for
+    `told`."""
+    place = place or (_HERE if spec.devices.hosts is None else _HOSTS)
+    return [Problem("run.give_way", True, _NO_ROOM[place])] if spec.run.give_way else []
 
 
 def told(spec: RunSpec, place: str | None = None, *, by: str = "", in_sweep: bool = False

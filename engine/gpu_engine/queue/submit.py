@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from gpu_engine.places import slurm, verbs
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line
 from gpu_engine.plan.check import check, chooses_host, counted, names_none
-from gpu_engine.plan.records import LaunchPlan
+from gpu_engine.plan.records import RUN_DIR, LaunchPlan
 from gpu_engine.queue import serve
 from gpu_engine.queue.turns import When
 from gpu_engine.remote.reach import hosts
@@ -207,6 +208,15 @@ def _submit_to_slurm(spec: RunSpec, when: When, base: tuple[str, RunSpec] | None
 
 
 def _not_to_wait(spec: RunSpec) -> list[Problem]:
+    if spec.run.give_way and spec.devices.hosts is not None:
+        return without_effect.no_room(spec)
+    command = spec.task.command
+    if spec.run.give_way and command and not spec.run.give_way_again \
+            and not any(RUN_DIR in word for word in command):
+        return [Problem("run.give_way", True,
+                        f"{shlex.join(command)[:60]} begins anew each time it makes room, unless "
+                        f"it goes on from a file of its own: write {RUN_DIR} in the command, or "
+                        "say --give-way-again")]
     if names_none(spec):
         return [Problem("devices.pick", None,
                         f"{modes.get(spec.parallel.mode).label} takes all free devices, and "
@@ -255,5 +265,6 @@ def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: 
         within=tuple(d.uuid or d.id for d in inventory.devices) if some else (),
         free=None if devices.free_gib is None else int(devices.free_gib * (1 << 30)),
         share=devices.share, cpu=cpu, hosts=tuple(devices.hosts or ()),
+        give_way=spec.run.give_way,
         after=when.after, begin=when.begin, sweep=sweep,
         code=prepared.kept.name, root=prepared.kept.root, folder=str(prepared.folder))

@@ -9,7 +9,7 @@ them. A run whose time has not come, or that follows another run, does not stand
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_engine.common import units
 from gpu_engine.devices.records import Device
@@ -69,16 +69,29 @@ Choose = Callable[[int, Sequence[str]], Sequence[str] | None]
 """Chooses so many of these devices, the best first; None if they do not go together."""
 
 
+@dataclass(frozen=True, slots=True)
+class GivesWay:
+    """A run that trains and makes room for others."""
+
+    run: object
+    """By what the caller knows it: its id alone is another user's too."""
+    devices: tuple[str, ...]
+    """Those that it has for itself."""
+    since: float
+    """Unix seconds."""
+
+
 def in_turn(owners: Iterable[tuple[Sequence[Request], Iterable[str]]]) -> list[Request]:
     """The line of all users: everybody's first run, who came first first, then everybody's second.
     `owners`: of each the runs in their own order, and the names of their files, which begin with
     the time of submission. So whoever queues a hundred runs, or moves some of them, does not come
-    between others and their first."""
-    placed: list[tuple[int, str, Request]] = []
+    between others and their first. Those that give way stand behind all others."""
+    placed: list[tuple[bool, int, str, Request]] = []
     for runs, names in owners:
         files = sorted(names)
-        placed += [(k, files[k] if k < len(files) else "~", run) for k, run in enumerate(runs)]
-    return [run for *_, run in sorted(placed, key=lambda place: place[:2])]
+        placed += [(run.wants.give_way, k, files[k] if k < len(files) else "~", run)
+                   for k, run in enumerate(runs)]
+    return [run for *_, run in sorted(placed, key=lambda place: place[:3])]
 
 
 def early(entry: Entry | When, first: str | None, now: float) -> tuple[str, bool] | None:
@@ -118,6 +131,38 @@ def kept_for(line: Sequence[Request], devices: Mapping[str, DeviceNow], *,
         for i in able if taken is None else taken:
             kept.setdefault(i, request)
     return kept
+
+
+def make_room(line: Sequence[Request], giving: Sequence[GivesWay],
+              devices: Mapping[str, DeviceNow]) -> dict[object, Request]:
+    """Which of the runs `giving` make room now, and each for whom. `line`: the runs that wait and
+    don't give way. As few leave as let the first of the line start that can't without; who began
+    last goes first. One that could not start even then keeps what it could use, as in the line."""
+    now, kept, leaving = dict(devices), dict[str, Request](), dict[object, Request]()
+    held = {i for run in giving for i in run.devices}
+
+    def first(count: int, ids: Sequence[str]) -> Sequence[str]:
+        # What is free as it is comes first, so that nobody leaves for nothing.
+        return sorted(ids, key=held.__contains__)[:count]
+
+    for request in line:
+        wants, freed = request.wants, dict(now)
+        able, _, taken = _could(wants, freed, kept, first)
+        if len(able) < wants.count or not (wants.ids or wants.count):
+            continue  # this machine will not have so many
+        gone = list[GivesWay]()
+        for run in sorted(giving, key=lambda run: -run.since):
+            if taken is None and run.run not in leaving:
+                gone.append(run)
+                freed |= {i: replace(freed[i], why="") for i in run.devices if i in freed}
+                able, _, taken = _could(wants, freed, kept, first)
+        for i in able if taken is None else taken:
+            kept.setdefault(i, request)
+        for run in gone:
+            if taken is not None and {*run.devices} & {*taken}:
+                leaving[run.run] = request
+                now |= {i: freed[i] for i in run.devices if i in freed}
+    return leaving
 
 
 def surely_behind(mine: Wants, ours: Mapping[str, Sequence[str]],

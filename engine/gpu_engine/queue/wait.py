@@ -45,6 +45,7 @@ from gpu_engine.queue import serve, turns
 from gpu_engine.queue.turns import DeviceNow, Request, Start, Wait
 from gpu_engine.runs import attempts, disk_room, waiting
 from gpu_engine.runs.folder import EXIT_CODES, Cause, Run, State, StateName
+from gpu_engine.runs.state import MADE_ROOM
 from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
@@ -65,6 +66,9 @@ PAUSES = (5.0, 15.0, 60.0)
 """Seconds before a run whose start did not work out is tried again."""
 _PASSING = ("devices.", "parallel.master_port")
 """Keys whose problems may pass: somebody else has the device, or the port."""
+
+SETTLING = "for its devices to stay free for a while (run.give_way_back)"
+"""The reason of a run that made room, once nothing else keeps it from going on."""
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +97,49 @@ class _Place(Wants):
     number: float = 0.0
 
 
+def _again(state: State) -> State:
+    """The state of a run whose supervisor was killed while it made room: that attempt has ended,
+    and it waits for the next."""
+    if not state.attempts or state.attempts[-1].outcome is not None:
+        return state
+    *before, last = state.attempts
+    closed = replace(last, outcome=MADE_ROOM, reason="made room, and its supervisor was killed")
+    return replace(state, attempt=max(state.attempt, last.number + 1), processes=(), until=None,
+                   attempts=(*before, closed))
+
+
+def _request(devices: Sequence[Device], run: str, wants: Wants, owner: str | None = None
+             ) -> Request:
+    """A place in the line, with its devices by their ids."""
+    # Each name that a device may have in an entry or a file.
+    ids = {name: d.id for d in devices for name in (leases.key(d), d.uuid, d.id)}
+    return Request(run, replace(wants, ids=tuple(ids.get(i, i) for i in wants.ids),
+                                within=tuple(ids.get(i, i) for i in wants.within)), owner)
+
+
+def standing(folder: Path, devices: Sequence[Device], *, cpu: bool | None,
+             ours: tuple[tuple[int, str], Sequence[Request]] | None = None) -> list[Request]:
+    """The line of all users for these devices, or for GPUs and CPU slots, by their files. `ours`:
+    the user id and the queue's folder of whoever asks, and what stands there, which is known more
+    exactly. Raises OSError."""
+    runs, names = dict([ours] if ours is not None else ()), dict[tuple[int, str], list[str]]()
+    found: list[tuple[tuple[object, ...], tuple[int, str], Request]] = []
+    for file in leases.waiting(folder):
+        if file.mine and not file.live:  # what a killed supervisor has left
+            leases.forget(folder, file.path.name)
+        place = find_record(_Place, file.said)
+        if place is None or not file.live or place.cpu != cpu:
+            continue
+        owner = file.uid, place.queue
+        names.setdefault(owner, []).append(file.path.name)
+        if ours is None or owner != ours[0]:
+            found.append(((place.give_way, -place.priority, place.number, file.path.name), owner,
+                          _request(devices, place.run, place, None if file.mine else file.user)))
+    for _, owner, theirs in sorted(found, key=lambda one: one[0]):
+        runs[owner] = [*runs.get(owner, ()), theirs]
+    return turns.in_turn((own, names.get(owner, ())) for owner, own in runs.items())
+
+
 class Waiter:
     """Waits for the turn of one run, in its supervisor. Raises UserError if it has no state."""
 
@@ -101,8 +148,8 @@ class Waiter:
         recorded, pid = State.from_dict(json_inside(run.path, "state.json")), os.getpid()
         if recorded is None:
             raise UserError(f"run {run.id} has no state")
-        self.state = replace(recorded, state="queued", started=None, reason=None, pid=pid,
-                             ticks=procs.start_ticks(pid), boot=procs.boot_id())
+        self.state = _again(replace(recorded, state="queued", started=None, reason=None, pid=pid,
+                                    ticks=procs.start_ticks(pid), boot=procs.boot_id()))
         self.devices = Devices()
         self._file: leases.Leases | None = None
         self._about: Mapping[str, Any] = {}
@@ -112,6 +159,10 @@ class Waiter:
         """When the line was read, the reason was written, and until when the run is not tried
         again; monotonic seconds."""
         self._tries = 0
+        self._room = self.state.made_room(time.time())
+        """For whom it has made room since it trained last, in words."""
+        self._free_since: float | None = None
+        """Since when nothing but that keeps it from its start, monotonic seconds."""
         self._ahead_on: Followed | None = None
         self.first = waiting.FIRST
         """What is said before the first look."""
@@ -204,16 +255,31 @@ class Waiter:
             with contextlib.ExitStack() as taken:
                 chosen: list[Device] = []
                 with leases.alone(folder):
-                    decision = self._decide(entry, read=not entry.cpu)
+                    decision = self._settled(entry, self._decide(entry, read=not entry.cpu))
                     if isinstance(decision, Start):
                         chosen = [d for d in map(inventory.find, decision.devices) if d is not None]
-                        taken.enter_context(leases.take(folder, chosen, self.run.id, entry.share))
+                        taken.enter_context(leases.take(
+                            folder, chosen, self.run.id, entry.share,
+                            gives_way=start.room_within(self.run.require_plan().spec)))
                         self._step_back()
                 if chosen:
                     self._get_ready(entry, chosen)
                     return taken.pop_all()
+        if isinstance(decision, Wait) and decision.reason != SETTLING:
+            self._free_since = None
         self._say(f"waits {decision.reason}" if isinstance(decision, Wait) else waiting.FIRST)
         return None
+
+    def _settled(self, entry: Entry, decision: Start | Wait) -> Start | Wait:
+        """The decision; of a run that has made room only once nothing else has kept it from its
+        start for run.give_way_back: who has just ended a run may be about to begin the next."""
+        plan = self.run.plan()
+        if self._room is None or plan is None or isinstance(decision, Wait):
+            return decision
+        now = time.monotonic()
+        self._free_since = self._free_since or now
+        free = now - self._free_since >= plan.spec.run.give_way_back
+        return decision if free else Wait(SETTLING)
 
     # --- the line ------------------------------------------------------------------------------
 
@@ -222,31 +288,10 @@ class Waiter:
         folder, ours = paths.leases_folder(), (os.geteuid(), str(self.queue))
         holders, inventory = leases.holders(folder), self.devices.inventory
         assert inventory is not None
-        # Each name that a device may have in an entry or a file.
-        ids = {name: d.id for d in inventory.devices for name in (leases.key(d), d.uuid, d.id)}
-
-        def request(run: str, wants: Wants, owner: str | None = None) -> Request:
-            return Request(run, replace(wants, ids=tuple(ids.get(i, i) for i in wants.ids),
-                                        within=tuple(ids.get(i, i) for i in wants.within)), owner)
-
-        mine = request(self.run.id, own)
-        runs = {ours: [*(request(*ahead) for ahead in self._ahead(own, holders)), mine]}
-        names: dict[tuple[int, str], list[str]] = {}
-        others: list[tuple[tuple[object, ...], tuple[int, str], Request]] = []
-        for file in leases.waiting(folder):
-            if file.mine and not file.live:  # what a killed supervisor has left
-                leases.forget(folder, file.path.name)
-            place = find_record(_Place, file.said)
-            if place is None or not file.live or place.cpu != own.cpu:
-                continue
-            owner = file.uid, place.queue
-            names.setdefault(owner, []).append(file.path.name)
-            if owner != ours:
-                others.append(((-place.priority, place.number, file.path.name), owner,
-                               request(place.run, place, file.user)))
-        for _, owner, theirs in sorted(others, key=lambda other: other[0]):
-            runs.setdefault(owner, []).append(theirs)
-        line = turns.in_turn((own, names.get(owner, ())) for owner, own in runs.items())
+        runs = [_request(inventory.devices, *ahead)
+                for ahead in (*self._ahead(own, holders), (self.run.id, own))]
+        mine = runs[-1]
+        line = standing(folder, inventory.devices, cpu=own.cpu, ours=(ours, runs))
         return turns.decide(line[:line.index(mine)], mine, self.devices.now(holders, read=read),
                             choose=self.devices.choose)
 
@@ -310,6 +355,8 @@ class Waiter:
         if why := start.blocked(plan, again_on_them=bool(self.state.attempts)):
             log.info("%s", why)
             raise NotYet("for devices that others took meanwhile")
+        if entry.give_way:
+            waiting.write(run.path, replace(entry, begin=None), waiting.PLACE)
         waiting.leave(run.path)
 
     @contextlib.contextmanager
@@ -353,6 +400,7 @@ class Waiter:
 
     def _say(self, reason: str, *, at_once: bool = False) -> None:
         """Have the state give this reason, though not anew all the time."""
+        reason += f"; it {self._room}" if self._room is not None else ""
         now = time.monotonic()
         if reason == self.state.reason or (not at_once and now - self._said_at < _SAID):
             return

@@ -24,9 +24,23 @@ _CHARTS = (("train/loss", "loss", ""), ("memory/gpu_peak", "GPU memory, peak", "
            ("memory/host", "host memory of the largest rank", "bytes"),
            ("train/samples_per_s", "samples per second, all ranks", ""),
            ("train/lr", "learning rate", ""))
-_MOST_EVALUATIONS = 12
+_MOST_NAMES = 12
+"""Charts of evaluations, and of what a script logs or prints."""
 CURVES = "Curves"
 """The title of their section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table with more than its text."""
+
+    text: str
+    style: str = ""
+    """"" for what is no news; else "dim", "good", "warn", "bad", "accent"."""
+    share: float | None = None
+    """0 to 1, for a bar before the text."""
+    curve: tuple[float, ...] = ()
+    """Values to draw behind the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,7 @@ class Table:
     """A table; the first cell of each row says what the row is."""
 
     head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
     links: tuple[str, ...] = ()
     """Where the first cell of each row leads; empty: nowhere. Of our making, never a run's."""
 
@@ -95,9 +109,11 @@ def of_several(stories: Sequence[Story]) -> list[Section]:
 
 
 def _charts(stories: Sequence[Story]) -> list[Section]:
-    names = dict.fromkeys(n for story in stories for n in story.curves if n.startswith("eval/"))
-    wanted = [*_CHARTS[:1], *((n, f"evaluation: {n.removeprefix('eval/')}", "")
-                              for n in list(names)[:_MOST_EVALUATIONS]), *_CHARTS[1:]]
+    names = dict.fromkeys(n for story in stories for n in story.curves)
+    wanted = [*_CHARTS[:1], *(
+        (name, f"{of}{name.partition('/')[2]}", "") for kind, of in (
+            ("eval/", "evaluation: "), ("log/", "logged or printed: "))
+        for name in [n for n in names if n.startswith(kind)][:_MOST_NAMES]), *_CHARTS[1:]]
     charts = []
     for name, title, unit in wanted:
         lines = [Line(story.title, story.curves[name]) if name in story.curves
@@ -141,9 +157,8 @@ def _time(story: Story) -> Section:
 
 def _asked(story: Story) -> Section:
     defaults, settings = flat(RunSpec()), story.facts.settings
-    rows = tuple((key, settings.get(key, "–"), defaults.get(key, "–"))
-                 for key in dict.fromkeys((*settings, *defaults))
-                 if key != "name" and settings.get(key) != defaults.get(key))
+    rows = tuple((key, settings[key], defaults.get(key, "–"))
+                 for key in settings if key != "name" and settings[key] != defaults.get(key))
     parts = [Table(("key", "value", "default"), rows)] if rows else []
     lines = [Text(story.lines, exact=True)] if story.lines else []
     return Section("What was asked", (*parts, *lines))

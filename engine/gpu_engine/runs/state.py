@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
+from gpu_engine.common import units
 from gpu_engine.common.errors import with_type
 from gpu_engine.common.records import Pid, UnixTime, Whole, read_record
 from gpu_engine.common.values import Bounds
@@ -19,6 +20,8 @@ LIVE = frozenset({"queued", "starting", "running", "stopping"})
 FINAL = frozenset({"completed", "stopped", "failed", "lost"})
 Status = Annotated[int, Bounds(ge=-(1 << 31), le=1 << 31)]
 """An exit status, or the negative number of a signal."""
+MADE_ROOM = "made room"
+"""The outcome of an attempt that ended for others (run.give_way)."""
 EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 
@@ -89,7 +92,7 @@ class AttemptRecord:
     """Unix seconds, as is ended."""
     ended: UnixTime | None = None
     outcome: str | None = None
-    """completed | stopped | failed | lost; None while it runs."""
+    """completed | stopped | failed | lost | made room; None while it runs."""
     reason: str | None = None
     changed: tuple[str, ...] = ()
     """The settings that differ from the attempt before, as `key=value`."""
@@ -172,6 +175,14 @@ class State:
                  for a in self.attempts]
         known = [end - start for end, start in times if end is not None]
         return sum(known) if known else None
+
+    def made_room(self, now: float) -> str | None:
+        """For whom the last attempt that has ended made room, and when: "made room for run 3f2a of
+        ann at 09:02"; None: it did not. `now`: Unix seconds."""
+        last = next((a for a in reversed(self.attempts) if a.outcome is not None), None)
+        if last is None or last.outcome != MADE_ROOM:
+            return None
+        return f"{last.reason} at {units.time_of_day(last.ended or last.started, now)}"
 
     def left(self, steps: float | None, now: float) -> float | None:
         """The seconds that are left at `now`, Unix seconds, if its `steps` take that long: less

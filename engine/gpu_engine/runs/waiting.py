@@ -3,7 +3,8 @@
 Waiting is a state of its supervisor (`queue/wait.py`), which holds the run's lock, as while ranks
 train, and keeps the reason in state.json. It removes queue.json before it starts the first rank. So
 as long as that file is there nothing of the run has begun: if the supervisor was killed, or the
-machine was restarted, the run waits on, and another supervisor may be started for it.
+machine was restarted, the run waits on, and another supervisor may be started for it. A run that
+gives way (run.give_way) has the file again before its ranks are told to save.
 
 `$GPU_PANEL_HOME/queue/`, 0700:
 
@@ -33,7 +34,8 @@ from gpu_engine.runs.state import State
 from gpu_engine.runs.sweep import ID
 from gpu_engine.spec.host_names import ANY
 
-FILE = "queue.json"
+FILE, PLACE = "queue.json", "place.json"
+"""What a run waits for; and what one that makes room has waited for, and waits for again."""
 FIRST, BEHIND = "waits for its first check", "for runs ahead of it"
 NOBODY = "waits, but nothing starts it: gpu-engine queue has it go on"
 """The reason of a run without a supervisor."""
@@ -57,6 +59,8 @@ class Wants:
     hosts: tuple[str, ...] = ()
     """The machines of which one is taken, as entries of devices.hosts; without `count` all of them,
     with the devices that they name. Empty: this one."""
+    give_way: bool = False
+    """It makes room for others, so it stands behind all that do not."""
 
     @property
     def text(self) -> str:
@@ -104,17 +108,17 @@ def folder_beside(run: Path) -> Path:
     return run.parent.parent / "queue"
 
 
-def read(run: Path) -> Entry | None:
+def read(run: Path, file: str = FILE) -> Entry | None:
     """What the run in this folder waits for; None if it does not wait."""
-    entry = find_record(Entry, json_inside(run, FILE))
+    entry = find_record(Entry, json_inside(run, file))
     if entry is not None and entry.sweep is not None and not ID.fullmatch(entry.sweep):
         return None  # files are named after it
     return entry
 
 
-def write(run: Path, entry: Entry) -> None:
+def write(run: Path, entry: Entry, file: str = FILE) -> None:
     """Note in the run's folder what it waits for. Raises OSError."""
-    write_json_inside(run, FILE, asdict(entry))
+    write_json_inside(run, file, asdict(entry))
 
 
 def line_folder(folder: Path) -> Path:
@@ -146,9 +150,9 @@ def ids(folder: Path) -> list[str]:
     return [name for name in names if not name.startswith(".")]  # as NFS leaves some
 
 
-def place(name: str, entry: Entry) -> tuple[float, float, float, str]:
+def place(name: str, entry: Entry) -> tuple[bool, float, float, float, str]:
     """What the line is sorted by."""
-    return (-entry.priority, entry.number, entry.submitted, name)
+    return (entry.give_way, -entry.priority, entry.number, entry.submitted, name)
 
 
 _lines: dict[Path, tuple[dict[str, tuple[int, int]], dict[str, Entry]]] = {}
@@ -183,8 +187,8 @@ def line(folder: Path) -> dict[str, Entry]:
 def judge(recorded: State, run: Path, *, held: bool) -> State | None:
     """The state of a run that waits, with the reason; None if it does not wait. `held`: whether
     somebody holds its lock."""
-    entry = read(run) if recorded.state in ("queued", "starting") else None
-    if entry is None or entry.at_once:
+    entry = read(run) if recorded.state in ("queued", "starting", "stopping") else None
+    if entry is None or entry.at_once or (recorded.state == "stopping" and held):
         return None
     if held:
         return recorded if recorded.reason or recorded.pid else replace(recorded, reason=FIRST)

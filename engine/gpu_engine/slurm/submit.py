@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_engine.common import paths, units
+from gpu_engine.common.errors import SpecError
 from gpu_engine.plan import without_effect
 from gpu_engine.plan.build import engine_line, resolve
 from gpu_engine.plan.records import LaunchPlan
@@ -41,6 +42,8 @@ def plan_of(spec: RunSpec, base: tuple[str, RunSpec] | None = None, *, in_sweep:
             ) -> LaunchPlan:
     """The plan of a run for Slurm, made without asking it. Which devices the ranks get is known
     when they start. `in_sweep`: it is compared with others. Raises SpecError."""
+    if problems := without_effect.no_room(spec, without_effect.SLURM):
+        raise SpecError(problems)
     job, checked = script.asked_of(spec), script.placed(spec)
     plan = resolve(checked, python=sys.executable, base=base)  # each node finds its own
     kind = "CPU slot" if script.on_cpu(spec) else "GPU"

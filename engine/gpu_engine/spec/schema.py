@@ -200,6 +200,18 @@ class ProcessSpec:
     halving: Annotated[int, Bounds(ge=2)] | None = None
     """In a sweep, successive halving: with 3, nine runs rest at 1/9 of their limit or steps, the
     best three of them at 1/3, and the best one goes on."""
+    give_way: bool = False
+    """In the queue: take devices that are free, and make room for whoever else wants them: runs
+    that don't give way, a hold, a process that is not ours. It saves, waits, and goes on where it
+    was."""
+    give_way_after: Annotated[float, Bounds(ge=0, time=True)] = 300.0
+    """How long a run that gives way may train first: 90s, 5m. Once it has saved it makes room at
+    once; for a process that is not ours always."""
+    give_way_back: Annotated[float, Bounds(ge=0, time=True)] = 60.0
+    """How long its devices must have been free before a run that made room goes on: 90s, 5m."""
+    give_way_again: bool = False
+    """A command that begins anew each time it gives way: it does not go on by itself from what it
+    has in {run.dir}."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
     grace_most: Annotated[float, Bounds(ge=0, time=True)] = 600.0

@@ -62,15 +62,23 @@ def _supervise(folder: Path, lock: int, node: int = 0, beside: Beside | None = N
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO,
                         stream=sys.stderr, force=True)
     umask = os.umask(0o077)  # for our files; the ranks get that of whoever launched
-    run, leases = Run(folder, node), None
+    run = Run(folder, node)
     try:
-        if waiting.read(folder) is not None:
-            from gpu_engine.queue.wait import Waiter
+        while True:  # a run that makes room waits again
+            leases = room = None
+            if waiting.read(folder) is not None:
+                from gpu_engine.queue.wait import Waiter
 
-            if (leases := Waiter(run).take_turn()) is None:
-                return EXIT_CODES[run.state().state]
-        return EXIT_CODES[Supervisor(
-            run, umask, None if node else Rungs.of(run), beside).supervise(leases).state]
+                if (leases := Waiter(run).take_turn()) is None:
+                    return EXIT_CODES[run.state().state]
+            if waiting.read(folder, waiting.PLACE) is not None:
+                from gpu_engine.queue.give_way import Room
+
+                room = Room.of(run)
+            ended = Supervisor(run, umask, None if node else Rungs.of(run), beside, room
+                               ).supervise(leases).state
+            if ended != "queued":
+                return EXIT_CODES[ended]
     except Exception:
         logging.exception("the supervisor itself failed")
         return 1

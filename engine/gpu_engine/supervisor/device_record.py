@@ -51,6 +51,10 @@ class DeviceRecord:
         self._newest = 0.0
         """The monotonic time of the reading that was written last."""
         self._over = not self._devices
+        self.found: tuple[Device, ...] = self._devices if source == "cpu" else ()
+        """All devices of the machine; none as long as they are not known."""
+        self.seen: tuple[Sample, ...] = ()
+        """The newest reading of all of them; of CPU slots there is none."""
 
     @property
     def pid(self) -> int | None:
@@ -101,12 +105,13 @@ class DeviceRecord:
         if isinstance(reply, Inventory):
             own = {device.id for device in self._devices}
             others = [device for device in reply.devices if device.id not in own]
+            self.found = (*self._devices, *others)
             self._probe.send(probe.Watch(self._source, (*self._devices, *others), PATIENCE))
             self._asked = False
         elif reply is not None:
             self._asked, self._due = False, time.monotonic() + self._every
             if reply.at > self._newest:
-                self._newest = reply.at
+                self._newest, self.seen = reply.at, reply.samples
                 self._write(reply.samples[:len(self._devices)])
                 return self._elsewhere(reply.samples[len(self._devices):])
         return None

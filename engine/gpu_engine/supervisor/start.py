@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from gpu_engine.common import procs
 from gpu_engine.common.paths import leases_folder
@@ -22,6 +23,7 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.plan.records import MASTER_PORT, RUN_DIR, LaunchPlan
 from gpu_engine.runs import job as slurm_job
 from gpu_engine.runs.folder import Cause, Run
+from gpu_engine.spec.schema import RunSpec
 from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.children import asked_to_end, spawn
 from gpu_engine.supervisor.ranks import RankState
@@ -33,6 +35,8 @@ PATIENCE = 2.0
 """Seconds to wait for devices that are not free, as a process on them may just be ending."""
 PATIENCE_AGAIN = 10.0
 """The same after our own ranks have died there: the driver takes time to free their memory."""
+_SAVING = 60.0
+"""Seconds that a checkpoint may take beyond run.grace before others no longer count on its end."""
 
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
@@ -52,14 +56,22 @@ def devices_of(plan: LaunchPlan) -> list[Device]:
             for d in used.values()]
 
 
-def acquire(plan: LaunchPlan, run_id: str) -> leases.Leases:
-    """Lease the devices for as long as this process lives. Raises UserError, which says who holds
-    them."""
+def room_within(spec: RunSpec) -> float | None:
+    """Seconds within which a run has made room for who waits for its devices; None: it makes
+    none."""
+    run = spec.run
+    return run.give_way_after + run.grace + _SAVING if run.give_way else None
+
+
+def acquire(plan: LaunchPlan, run_id: str, waits: Callable[[str], bool]) -> leases.Leases:
+    """Lease the devices for as long as this process lives. `waits`: as of `leases.acquire`. Raises
+    UserError, which says who holds them."""
     why = why_not()
     if why is not None:
         log.warning("%s", why)
     share = plan.spec.devices.share or plan.device_type == "cpu"
-    return leases.acquire(leases_folder(), devices_of(plan), run_id, share=share)
+    return leases.acquire(leases_folder(), devices_of(plan), run_id, share=share, waits=waits,
+                          gives_way=room_within(plan.spec))
 
 
 def blocked(plan: LaunchPlan, *, again_on_them: bool) -> str | None:

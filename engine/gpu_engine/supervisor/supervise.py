@@ -20,6 +20,7 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs import job
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
+from gpu_engine.runs.state import MADE_ROOM
 from gpu_engine.spec.schema import parse_best
 from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
@@ -66,6 +67,21 @@ class Compare(Protocol):
                  heard: float | None = ..., skew: float = ..., /) -> Rung | None: ...
 
 
+class Way(Protocol):
+    """Looks at whether the run makes room for others (run.give_way): see `queue.give_way`, which
+    this room can't import."""
+
+    def __call__(self, devices: DeviceRecord, began: float, saved: bool, /) -> str | None:
+        """For whom it makes room now, to follow "made room for"; None: for nobody. `began`: when
+        the attempt did, Unix seconds. `saved`: whether it has since."""
+
+    def stand(self) -> None:
+        """Have the run wait again, from its old place. Raises OSError."""
+
+    def leave(self) -> None:
+        """Have it wait no longer. Raises OSError."""
+
+
 Beside = Callable[[int], "Cause | None"]
 """Why an attempt, by its number, can't go on: what the supervisor of another node has met. See
 `on_node.nodes`, which this room can't import."""
@@ -76,11 +92,14 @@ log = logging.getLogger(__name__)
 class Supervisor:
     """Supervises one run, or what one node of a Slurm job has of it. `umask`: that of its
     processes. `compare`: with what it may be stopped before its end. `beside`: looks at the other
-    nodes. Raises UserError if its plan can't be read."""
+    nodes. `way`: for whom it makes room. Raises UserError if its plan can't be read."""
 
     def __init__(self, run: Run, umask: int, compare: Compare | None = None,
-                 beside: Beside | None = None) -> None:
+                 beside: Beside | None = None, way: Way | None = None) -> None:
         self.run, self.umask, self.compare, self.beside = run, umask, compare, beside
+        self.way = way
+        self.room_for: str | None = None
+        """For whom it makes room: its ranks were told to save, and it waits again."""
         whole = run.require_plan()  # of a run on several nodes it says what is on the others, too
         self.plan = replace(whole, ranks=tuple(r for r in whole.ranks if r.host is None),
                             processes=tuple(p for p in whole.processes if p.host is None))
@@ -116,11 +135,13 @@ class Supervisor:
         if self.limit and (here := job.here()) is not None and here.restarts:
             # Slurm has begun the job again, and not a person the run: its time goes on.
             self.limit = max(self.limit - _trained(self.state.attempts, here.restarts), 1.0)
+        elif self.limit and way is not None:  # nor has a person begun one again that made room
+            self.limit = max(self.limit - _before(self.state.attempts), 1.0)
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
-        state. `leases`: of the devices of a run that has waited for them, and has just seen that
-        nobody is on them."""
+        state, or that of a run which has made room and waits again. `leases`: of the devices of a
+        run that has waited for them, and has just seen that nobody is on them."""
         self.checked = leases is not None
         become_subreaper()
         for folder in (self.run.own, self.run.own / "ranks"):
@@ -130,7 +151,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # if it were ignored, none would arrive
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
-            leases = leases or start.acquire(self.plan, self.plan.whole)
+            leases = leases or start.acquire(self.plan, self.plan.whole, self._wait_for_room)
         except UserError as err:
             self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
                             cause=Cause(str(err), taken=True))
@@ -150,6 +171,11 @@ class Supervisor:
                 kill_tree(())
                 outcome, cause = "failed", None
                 reason = f"the supervisor failed: {err!r}; see supervisor.log"
+            if self.room_for is not None and outcome == "stopped" and not self.heard:
+                self._record(number, MADE_ROOM, reason)
+                self._set_state("queued", attempt=number + 1, reason=reason, processes=(),
+                                until=None)
+                return self.state
             self._record(number, outcome, reason)
             delay = min(2.0 ** (number - first), 30.0)
             if outcome != "failed" or number - first >= restarts or self.stop_asked \
@@ -164,6 +190,8 @@ class Supervisor:
                 outcome, reason = "stopped", f"stopped while waiting after attempt {number} failed"
                 break
             number += 1
+        if self.room_for is not None and self.way is not None:
+            self.way.leave()  # it has ended all the same
         code = {"completed": 0, "stopped": 130, "failed": 1}[outcome]
         self._set_state(outcome, ended=time.time(), exit_code=code, reason=reason, cause=cause)
         return self.state
@@ -216,6 +244,7 @@ class Supervisor:
             self._check(attempt)
             self._watch_time(attempt)
             self._watch_rungs(attempt)
+            self._watch_way(attempt)
             self._look_beside(attempt)
             if (elsewhere := devices.sample()) is not None:
                 ranks.append(self.run, attempt.children[0].ranks[0], elsewhere)
@@ -245,7 +274,8 @@ class Supervisor:
         verdict = attempt.judge(self.run, self.plan, is_task=self.is_task,
                                 stop_asked=self.stop_asked, time_up=self._time_up(attempt),
                                 oom_kills=counted)
-        why = self.state.loses or (self.stopped_by and f"asked to stop {self.stopped_by}")
+        why = self.state.loses or (self.stopped_by and f"asked to stop {self.stopped_by}") \
+            or (self.room_for and f"made room for {self.room_for}")
         if verdict[0] == "stopped" and why:
             verdict = ("stopped", f"{why}; {verdict[1]}" if verdict[1] else why, None)
         if attempt.beside is not None:  # what our ranks met by it is no cause
@@ -365,6 +395,25 @@ class Supervisor:
             if rung.why:
                 self._request_stop(attempt)
 
+    def _watch_way(self, attempt: Attempt) -> None:
+        """Have the ranks save and the run wait again once it is to make room."""
+        if self.way is None or self.stop_asked or attempt.devices is None \
+                or attempt.deadline is not None:
+            return
+        saved = any(s.view.checkpoint_step is not None for s in attempt.events.values())
+        whom = self.way(attempt.devices, self.state.began, saved)
+        if whom is None:
+            return
+        try:
+            # First: killed from here on, the run waits, and goes on from what it has saved.
+            self.way.stand()
+        except OSError as err:
+            log.error("it can't make room: %s", err)
+            return
+        log.info("it makes room for %s", whom)
+        self.room_for = whom
+        self._request_stop(attempt)
+
     def _look_beside(self, attempt: Attempt) -> None:
         """End the attempt once another node has failed it: its ranks wait for those in vain, with
         NCCL for minutes."""
@@ -420,7 +469,7 @@ class Supervisor:
         if ended:
             self._note_ends(attempt, ended)
         if number == signal.SIGQUIT:
-            self.stop_asked = True
+            self.stop_asked = self.heard = True
             attempt.at_once = True
             self._kill(attempt, "asked to end now")
         elif number in STOPS:
@@ -537,6 +586,13 @@ class Supervisor:
         except OSError as err:
             log.error("state.json can't be written: %s", err)  # must not end training
 
+    def _wait_for_room(self, whom: str) -> bool:
+        """Say that the run waits for another to make room. Returns whether a stop is asked for."""
+        reason = f"waits for {whom}"
+        if reason != self.state.reason:
+            self._set_state("starting", reason=reason)
+        return asked_to_end()
+
     def _pause(self, seconds: float) -> bool:
         """Wait for `seconds`. Returns False if a signal to stop came meanwhile."""
         end = time.monotonic() + seconds
@@ -555,6 +611,16 @@ def _trained(attempts: Sequence[AttemptRecord], restarts: int) -> float:
     begin = next((i for i in range(len(attempts) - 1, -1, -1) if attempts[i].requeued == 0), 0)
     return sum((a.ended or a.started) - a.started for a in attempts[begin:]
                if (a.requeued or 0) < restarts)
+
+
+def _before(attempts: Sequence[AttemptRecord]) -> float:
+    """Seconds that the last attempts took which have all made room."""
+    took = 0.0
+    for attempt in reversed(attempts):
+        if attempt.outcome != MADE_ROOM:
+            break
+        took += (attempt.ended or attempt.started) - attempt.started
+    return took
 
 
 def _left_running(attempt: Attempt) -> dict[int, str]:

@@ -1,10 +1,12 @@
 """The members of a sweep: every combination of the values that a person has typed
-(`train.lr=1e-3,3e-4`), and each of them once for every seed. Pure."""
+(`train.lr=1e-3,3e-4`), or so many that are drawn from them and from ranges (`log:1e-5..1e-2`), and
+each of them once for every seed. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,12 +31,67 @@ _LONGEST_VALUE = 20
 """Characters of a value in a member's name."""
 
 
+_END = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_RANGE = re.compile(rf"(log:)?{_END}\.\.{_END}(?::{_END})?")
+_DRAWS = 100
+"""How often a combination that was drawn already is drawn again, for each try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers to draw from, both ends included: `32..512:32`, `log:1e-5..1e-2`."""
+
+    low: Decimal
+    high: Decimal
+    step: Decimal | None = None
+    log: bool = False
+    """Whether each power of ten is as likely as another."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it was written in whole numbers, and means such."""
+        ends = (self.low, self.high, self.step or self.low)
+        return all(end.as_tuple().exponent == 0 for end in ends)
+
+    def amiss(self) -> str | None:
+        """What is wrong with it; None: nothing."""
+        if not self.low < self.high:
+            return "a range goes from the lower to the higher number: 1e-5..1e-2"
+        if self.log and self.low <= 0:
+            return "a range in powers begins above 0: log:1e-5..1e-2"
+        if self.step is not None and (self.log or self.step <= 0):
+            return "a step is a number above 0, and goes with a range without log:"
+        return None
+
+    def draw(self, chance: random.Random) -> str:
+        """A number of it, as text that `--set` takes: four digits of one that is not whole."""
+        if self.step is not None:
+            steps = int((self.high - self.low) / self.step)
+            return str(self.low + chance.randint(0, steps) * self.step)
+        if self.whole and not self.log:
+            return str(chance.randint(int(self.low), int(self.high)))
+        low, high = float(self.low), float(self.high)
+        if self.log:
+            found = math.exp(chance.uniform(math.log(low), math.log(high)))
+        else:
+            found = chance.uniform(low, high)
+        # What is rounded stays within the ends.
+        found = min(max(float(f"{found:.4g}"), low), high)
+        return str(round(found)) if self.whole else f"{found:.4g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One key that varies, with its values in order, each as text that `--set` takes."""
 
     key: str
     values: tuple[str, ...]
+    range: Range | None = None
+    """What its values are drawn from, in place of `values`, which has its text."""
+
+    def draw(self, chance: random.Random) -> str:
+        """One of its values."""
+        return chance.choice(self.values) if self.range is None else self.range.draw(chance)
 
 
 def parse(text: str) -> Axis:
@@ -55,7 +112,12 @@ def parse(text: str) -> Axis:
     values = tuple(piece.strip() for piece in pieces)
     if not all(values):
         raise SpecError([Problem(key, rest, "a value is missing")])
-    return Axis(key, values)
+    match = _RANGE.fullmatch(rest.strip())
+    if match is None:
+        return Axis(key, values)
+    log, low, high, step = match.groups()
+    return Axis(key, values, Range(Decimal(low), Decimal(high), Decimal(step) if step else None,
+                                   log is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +133,21 @@ class Member:
     spec: RunSpec
 
 
-def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member]:
-    """All members of a sweep over `axes`, each `repeat` times with other seeds. What is no
-    key varies the value of the option of that name in the spec's own command. Raises SpecError with
-    everything that is wrong with the grid; whether each member can run here is not looked at."""
-    problems = _problems(spec, axes, repeat)
+def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | None = None
+            ) -> list[Member]:
+    """All members of a sweep over `axes`, each `repeat` times with other seeds. `tries`: so many
+    combinations that are drawn, by the spec's own seed; None: all. What is no key varies the value
+    of the option of that name in the spec's own command. Raises SpecError with everything that is
+    wrong with the grid; whether each member can run here is not looked at."""
+    problems = _problems(spec, axes, repeat, tries)
     if problems:
         raise SpecError(problems)
+    points = itertools.product(*(axis.values for axis in axes)) if tries is None \
+        else _drawn(axes, tries, spec.train.seed)
     found, seeds = list[Member](), range(repeat)
     names = [axis.key for axis in axes]
     short = dict(zip(names, table.short(names), strict=True))
-    for chosen in itertools.product(*(axis.values for axis in axes)):
+    for chosen in points:
         values = {axis.key: value for axis, value in zip(axes, chosen, strict=True)}
         seen = {axis.key: _shown(axis, value) for axis, value in zip(axes, chosen, strict=True)}
         point = _with_values(spec, values)
@@ -95,6 +161,18 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1) -> list[Member
     if problems := _unheard(found, axes, repeat) + _compared(found):
         raise SpecError(problems)
     return found
+
+
+def _drawn(axes: Sequence[Axis], tries: int, seed: int) -> list[tuple[str, ...]]:
+    """So many different combinations. Raises SpecError where there are not so many."""
+    chance, found = random.Random(seed), dict[tuple[str, ...], None]()
+    for _ in range(tries * _DRAWS):
+        found[tuple(axis.draw(chance) for axis in axes)] = None
+        if len(found) == tries:
+            return list(found)
+    raise SpecError([Problem("", None, f"--tries {tries}: only {len(found):,} different "
+                                       f"combinations were found; take --tries {len(found)}"
+                             + ("" if any(a.range for a in axes) else ", or leave it out"))])
 
 
 def _shown(axis: Axis, value: str) -> str:
@@ -121,7 +199,8 @@ def options(command: Sequence[str]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]:
+def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int, tries: int | None
+              ) -> list[Problem]:
     """What is wrong with the keys, and with the number of members."""
     names, out = [axis.key for axis in axes], list[Problem]()
     for key in dict.fromkeys(names):
@@ -149,9 +228,14 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int) -> list[Problem]
         out.append(Problem("", None, f"--repeat {repeat}: give a number from 1"))
     elif repeat > 1 and _SEED in names:
         out.append(Problem(_SEED, None, "--repeat varies it too: leave one of the two out"))
-    many = math.prod(len(axis.values) for axis in axes) * max(repeat, 1)
+    for axis in axes:
+        if axis.range is not None and (why := axis.range.amiss() or (
+                "is a range: say how many values to try, --tries 40" if tries is None else None)):
+            out.append(Problem(axis.key, ",".join(axis.values), why))
+    sizes = [len(axis.values) for axis in axes] if tries is None else [tries]
+    many = math.prod(sizes) * max(repeat, 1)
     if many > MOST:
-        sizes = [len(axis.values) for axis in axes] + ([repeat] if repeat > 1 else [])
+        sizes += [repeat] if repeat > 1 else []
         out.append(Problem("", None, f"{' × '.join(map(str, sizes))} are {many:,} runs; a sweep "
                                      f"has at most {MOST:,}"))
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +79,20 @@ async def test_the_next_attempt_is_not_blamed_for_the_last(tmp_path):
         assert "↻ attempt 2; attempt 1 failed" in text
         assert app.run_screen.store.view.begins == {2: 80}
         assert text.count("┊") > 5  # a mark in the loss chart where it began
+
+
+async def test_who_made_room_says_for_whom_when_and_where_it_went_on(tmp_path):
+    run = trained(tmp_path)
+    room = AttemptRecord(1, T0, T0 + 50, "made room", "made room for run 3f2a of [ann")
+    for rank in (0, 1):
+        run.start(rank, at=60, attempt=2)
+        run.steps(rank, 80, 99, at=61)
+    run.state("running", attempt=2, attempts=(room, AttemptRecord(2, T0 + 54)))
+    async with watched(run, at=62) as (pilot, app):
+        await settled(pilot, lambda s: s.view.begins and reached(1, 99)(s))
+        clock = time.strftime("%H:%M", time.localtime(T0 + 50))
+        assert f"↻ made room for run 3f2a of [ann at {clock}, resumed {clock} at step 80" \
+            in screen_text(app)
 
 
 async def test_an_attempt_on_fewer_ranks_waits_for_none_that_it_does_not_have(tmp_path):

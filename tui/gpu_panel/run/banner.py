@@ -81,6 +81,11 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
         tone = tone if lines else "plain"
         lines = [*lines, f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: "
                  f"{reason}{all_of_them}"]
+    elif (room := state.made_room(now)) is not None:
+        tone = tone if lines else "plain"
+        step = store.view.begins.get(state.attempt)
+        lines = [*lines, f"↻ {clean(room, 200)}, resumed {units.time_of_day(state.began, now)}"
+                 + ("" if step is None else f" at step {step:,}")]
     return lines, tone
 
 

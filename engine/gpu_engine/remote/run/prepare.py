@@ -51,6 +51,8 @@ def prepare(spec: RunSpec, *, base: tuple[str, RunSpec] | None = None, cwd: Path
     Raises HostProblem with everything that is wrong on any host, SpecError with what is wrong
     wherever it runs, UserError where hosts.toml is.
     """
+    if problems := without_effect.no_room(spec):
+        raise SpecError(problems)
     without = without_effect.told(spec, in_sweep=in_sweep)
     spec = nodes.whole(spec)
     asked, here = nodes.entries(spec), cwd or Path.cwd()
