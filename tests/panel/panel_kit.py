@@ -106,6 +106,18 @@ async def on_top(pilot: Pilot[None], wanted: Any, *texts: str) -> None:
                 and all(text in screen_text(pilot.app) for text in texts))
 
 
+def fields_of(app: PanelApp) -> dict[str, Any]:
+    """The fields of the dialog in front, by their names."""
+    return {field.asked: field.input for field in app.screen.fields}
+
+
+async def said_below(pilot: Pilot[None], field: Any) -> None:
+    """Wait until what is wrong stands below this field, which has the focus."""
+    trouble = pilot.app.screen.query_one("#trouble")
+    await until(pilot, lambda: field.has_focus and trouble.display
+                and trouble.region.y == field.region.bottom)
+
+
 async def _met(pilot: Pilot[None], condition: Callable[[], Any],
                seconds: float | None = None) -> Any:
     """Wait until `condition` holds, which some widgets may not have heard of yet.

@@ -19,7 +19,14 @@ from gpu_panel.theme import ThemedApp
 
 from .. import event_lines
 from ..plans import plan as made
-from .panel_kit import on_top, says, screen_text, until  # noqa: F401
+from .panel_kit import (  # noqa: F401
+    fields_of,
+    on_top,
+    said_below,
+    says,
+    screen_text,
+    until,
+)
 
 WIDE, SMALL = (160, 48), (80, 24)
 T0 = 1_790_000_000.0

@@ -8,14 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 from textual.app import App
 
+from gpu_engine.cli import export as figures
+from gpu_engine.cli import report
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import expanded
 from gpu_engine.common.programs import own_environment, own_program
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import AskLine, harmless
+from gpu_panel.common.command_dialog import CommandDialog, Form
+from gpu_panel.common.dialogs import harmless
 from gpu_panel.common.errors import guard
 from gpu_panel.common.picking import pick
 
@@ -23,16 +27,18 @@ from gpu_panel.common.picking import pick
 class Target(NamedTuple):
     words: tuple[str, ...]
     label: str
-    file: str | None
-    """The name that is offered; RUN stands for the run's id. None: the target has its own place."""
+    out: str
+    """The name that is offered; RUN stands for the run's id. Empty: the target's own place."""
 
 
 TARGETS = (
     Target(("report",), "a report, as one HTML page", "report-RUN.html"),
     Target(("export", "--to", "csv"), "the figures as CSV", "RUN.csv"),
     Target(("export", "--to", "tensorboard"), "the figures for TensorBoard", "tensorboard"),
-    Target(("export", "--to", "wandb"), "the figures for Weights & Biases", None),
+    Target(("export", "--to", "wandb"), "the figures for Weights & Biases", ""),
 )
+_WITHOUT = ("as_json", "which", "best", "python")
+"""Parameters of `export` for weights."""
 
 
 async def export(app: App[Any], runs: Sequence[str]) -> None:
@@ -46,21 +52,24 @@ async def export(app: App[Any], runs: Sequence[str]) -> None:
 async def _export(app: App[Any], target: Target, runs: list[str]) -> None:
     """In a process of its own: a long run takes a while, and some targets' libraries are large."""
     with guard(app):
-        words = [*target.words, *runs]
-        if target.file is not None:
-            name = runs[0] if len(runs) == 1 else f"{runs[0]}-and-{len(runs) - 1}"
-            file = await app.push_screen_wait(AskLine(
-                f"Write {target.label}", target.file.replace("RUN", name),
-                f"A name in {Path.cwd()}, or a whole path.", longest=4000, does="write"))
-            if file is None:
-                return
-            words += ["--out", str(expanded(file))]
+        name = runs[0] if len(runs) == 1 else f"{runs[0]}-and-{len(runs) - 1}"
+        command, to = (report if target.words == ("report",) else figures).command, target.words[-1]
+        # The runs are no default: click 8.1 has none for arguments of any number.
+        options = [param for param in command.params if isinstance(param, click.Option)]
+        typed: list[str] | None = await app.push_screen_wait(CommandDialog(
+            Form(click.Command(command.name, params=[*options]), {"to": to},
+                 _WITHOUT if to == "wandb" else (*_WITHOUT, "project")),
+            {"--out": target.out.replace("RUN", name)},
+            f"Write {target.label}", f"A name in {Path.cwd()}, or a whole path.", "Write"))
+        if typed is None:
+            return
+        line = [*target.words, *runs, *(str(expanded(word)) for word in typed)]
         app.notify("Exporting … The panel can be used meanwhile")
-        done = await in_thread(lambda: _run(words))
+        done = await in_thread(lambda: _run(line))
         said = (done.stdout if done.returncode == 0 else done.stderr).strip()
         if done.returncode != 0:
             raise UserError(said or f"the export ended with {done.returncode}")
-        same.done(app, f"Written: {harmless(said).plain}" if said else "Written", [words])
+        same.done(app, f"Written: {harmless(said).plain}" if said else "Written", [line])
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -30,11 +30,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])i?B?|B)?", re.IGNORECASE)
 
 
 @click.command(cls=WithCommand)
-@click.option("--memory", metavar="SIZE", help="What a rank may use on CPU slots: 2GiB.")
+@click.option("--memory", metavar="SIZE", callback=lambda *given: given[-1] and to_bytes(given[-1]),
+              help="What a rank may use on CPU slots: 2GiB.")
 @click.option("--write", is_flag=True, help="Write what is proposed into the preset, as yours.")
 @for_scripts
 @spec_options
-def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) -> None:
+def command(choice: SpecChoice, as_json: bool, memory: int | None, write: bool) -> None:
     """Find the largest batch per GPU that PRESET trains, by real steps in throwaway runs on the
     chosen devices, and the examples a second at each size that was tried. For a command of your own
     the words must have {batch.per_gpu}. Ends with a proposal that keeps the global batch."""
@@ -46,31 +47,30 @@ def command(choice: SpecChoice, as_json: bool, memory: str | None, write: bool) 
         raise UserError("--write needs a preset to write into")
     first = prepare(spec, base=base)
     spec = first.spec
-    limit = to_bytes(memory) if memory is not None else None
     names = [(f"{rank.host}:" if rank.host else "") + device.id
              for rank in first.plan.ranks for device in rank.devices]
     devices = [d for d in map(first.inventory.find, names) if d is not None]
     if all(d.is_cpu for d in devices):
         fit.require_triable(replace(spec, devices=replace(
             spec.devices, hosts=spec.devices.hosts and names)))
-        if limit is None:
+        if memory is None:
             raise UserError("on CPU slots say what a rank may use, for example --memory 2GiB")
-    elif limit is not None:
+    elif memory is not None:
         raise UserError("--memory is for CPU slots: a GPU has its own limit")
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, or panel: as Ctrl-C
         signal.signal(number, lambda received, _: signal.raise_signal(signal.SIGINT))
     unit = first.plan.unit
-    room = limit or min((d.memory_total for d in devices if d.memory_total), default=None)
+    room = memory or min((d.memory_total for d in devices if d.memory_total), default=None)
     # What is left where this process is killed is removed once its end of the pipe is closed.
     # It is started first, as the trial's ranks may run before `start` has returned.
     watcher = subprocess.Popen(own_program("gpu_engine.cli.fit", _tag(os.getpid())),
                                stdin=subprocess.PIPE, start_new_session=True, cwd="/")
     with _held(devices, names if spec.devices.hosts else (), f"fit of {spec.name}"), watcher:
-        trials = fit.search(lambda size: _tried(spec, size, limit, unit), room)
+        trials = fit.search(lambda size: _tried(spec, size, memory, unit), room)
     batch = first.plan.batch
     largest = fit.largest(trials)
     if largest is not None and fit.least_bad(trials) is not None:
-        fit.remember(spec, devices, largest, limit)
+        fit.remember(spec, devices, largest, memory)
     knee = fit.knee(trials)
     proposed = fit.proposal(batch, largest) if largest is not None else None
     if as_json:

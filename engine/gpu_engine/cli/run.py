@@ -116,7 +116,7 @@ def when(after: str | None, begin: str | None, priority: int | None) -> When:
 def _wait(choice: SpecChoice, as_json: bool, when: When, tags: Sequence[str]) -> None:
     from gpu_engine.queue import submit
 
-    prepared = submit.prepare(choice.spec)
+    prepared = submit.prepare(choice.spec, choice.inventory)
     run = submit.submit(choice.spec, when, prepared, base=choice.base, tags=tags)
     _warn(prepared.kept.doubt, *run.require_plan().warnings)
     _started(run, as_json)

@@ -20,6 +20,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
+    from gpu_engine.devices.records import Inventory
     from gpu_engine.spec.schema import RunSpec
     from gpu_engine.sweep.grid import Member
 
@@ -31,6 +32,8 @@ class SpecChoice:
     spec: RunSpec
     base: tuple[str, RunSpec] | None
     """(name, spec) of the preset that it is based on; None without a preset."""
+    inventory: Inventory | None = None
+    """The devices here, if whoever calls the command in this process has found them."""
 
 
 class WithCommand(click.Command):
@@ -45,7 +48,9 @@ class WithCommand(click.Command):
 
 
 def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: add the arguments that choose a spec. The function gets a `choice`."""
+    """Decorator: add the arguments that choose a spec. The function gets a `choice`. Who calls the
+    command in this process can give one in `Context.meta["choice"]`, which the options then change,
+    and reads there what the function got."""
 
     @click.argument("preset", required=False, shell_complete=tab.presets)
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
@@ -76,14 +81,16 @@ def spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
         assigned = assignments(sets=sets, mode=mode, devices=devices, count=count, nodes=nodes,
                                sbatch=sbatch, run_limit=run_limit, give_way=give_way,
                                give_way_again=give_way_again, metrics=metrics)
-        command = ctx.meta.get("command")
-        if preset is None and not sets and not command:
+        command, form = ctx.meta.get("command"), ctx.meta.get("choice")
+        if form is None and preset is None and not sets and not command:
             raise click.UsageError(
                 "name a preset (gpu-engine presets lists them), a preset file, --set task.use=…, "
                 "or your own command after --", ctx)
-        choice = choose_spec(preset, assigned, command)
+        choice = _changed(form, assigned) if form is not None \
+            else choose_spec(preset, assigned, command)
         # An agent may run only what its person allows; at a shell nothing bounds it.
-        return function(choice=replace(choice, spec=_held([choice.spec])[0]), **rest)
+        choice = ctx.meta["choice"] = replace(choice, spec=_held([choice.spec])[0])
+        return function(choice=choice, **rest)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     return wrapped
@@ -109,6 +116,11 @@ def assignments(*, sets: Sequence[str], mode: str | None, devices: str | None, c
     return [*(f"{key}={value}" for key, value in short.items() if value),
             *map(_metric, metrics), *(f"run.sbatch.{text}" for text in options),
             *spelled_out(sets)]
+
+
+def sets_keys(param: click.Parameter) -> bool:
+    """Whether an option stands for keys of the spec, so that the choice has what it says."""
+    return param.name in assignments.__annotations__
 
 
 def _metric(pattern: str) -> str:
@@ -154,6 +166,16 @@ def choose_spec(preset: str | None, sets: list[str], command: list[str] | None =
         data["name"] = _name_of(command)  # and not as the preset is called
     apply_sets(data, sets)
     return SpecChoice(from_dict(data), (base.name, base.spec) if base else None)
+
+
+def _changed(choice: SpecChoice, sets: list[str]) -> SpecChoice:
+    """Raises SpecError."""
+    from gpu_engine.spec.read import apply_sets, from_dict
+    from gpu_engine.spec.write import to_dict
+
+    data = to_dict(choice.spec, defaults=False)
+    apply_sets(data, sets)
+    return replace(choice, spec=from_dict(data))
 
 
 def given() -> dict[str, Any]:

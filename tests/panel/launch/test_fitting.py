@@ -12,12 +12,13 @@ from gpu_engine.devices import leases
 from gpu_engine.launching import fit
 from gpu_engine.runs import folder
 from gpu_engine.spec import presets
-from gpu_panel.common.dialogs import AskLine, Message
+from gpu_panel.common.command_dialog import CommandDialog
+from gpu_panel.common.dialogs import Message
 from gpu_panel.launch import fitting
 from gpu_panel.launch.fitting import FitDialog
 
 from ...conftest import gpus, slots, wait_for
-from ..panel_kit import on_top, panel, press, says, screen_text, settled, until
+from ..panel_kit import fields_of, on_top, panel, press, says, screen_text, settled, until
 
 ANSWER = {
     "largest": 96, "knee": 16, "proposal": {
@@ -44,8 +45,9 @@ async def begun(pilot, screen, memory):
     screen.action_pane("form")
     await settled(pilot, screen)
     await pilot.press("ctrl+t")
-    await on_top(pilot, AskLine, "for 2 ranks")
-    await pilot.press("ctrl+u", *memory, "enter")
+    await on_top(pilot, CommandDialog, "for 2 ranks")
+    assert list(fields_of(pilot.app)) == ["--memory"]
+    await pilot.press(*memory, "enter")
 
 
 async def test_what_is_tried_is_shown_and_the_proposal_put_into_the_form_or_not(

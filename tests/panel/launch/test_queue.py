@@ -9,9 +9,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Button, Input
 
 from gpu_engine.cli.run import run as run_command
+from gpu_engine.cli.spec_options import SpecChoice
 from gpu_engine.common import paths
 from gpu_engine.common.errors import UserError
 from gpu_engine.devices import leases as lease
@@ -21,15 +22,28 @@ from gpu_engine.runs import notes, sweep, waiting
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec import presets
 from gpu_engine.spec.read import from_dict
+from gpu_panel.common.choice import Choice
+from gpu_panel.common.command_dialog import MORE, CommandDialog
 from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.launch.devices import DevicesPane
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.queueing import QueueDialog, put, to_vary
+from gpu_panel.launch.queueing import FORM, Queued, put, to_vary
 from gpu_panel.run.screen import RunScreen
 
 from ...command_line import called
 from ...conftest import gpus, slots
-from ..panel_kit import StillSampler, on_top, panel, press, screen_text, settled, shown, until
+from ..panel_kit import (
+    StillSampler,
+    fields_of,
+    on_top,
+    panel,
+    press,
+    said_below,
+    screen_text,
+    settled,
+    shown,
+    until,
+)
 
 
 def words(pilot) -> str:
@@ -37,10 +51,11 @@ def words(pilot) -> str:
     return " ".join(screen_text(pilot.app).replace("│", " ").split())
 
 
-async def dialog(pilot, key="Q") -> Input:
+async def dialog(pilot, key="Q") -> dict[str, Input | Choice]:
+    """The fields of the dialog that this key opens."""
     await pilot.press(key)
-    await on_top(pilot, QueueDialog)
-    return pilot.app.screen.query_one(Input)
+    await on_top(pilot, CommandDialog)
+    return fields_of(pilot.app)
 
 
 async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monkeypatch, tmp_path):
@@ -50,16 +65,21 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monke
         async with panel(slots(1), command=("true",), size=(160, 48), notifications=True,
                          sets=("devices.ids=cpu:0",)) as (pilot, screen):
             line = await dialog(pilot)
-            for typed, said in (("--begin 25:99", "25:99: no time that is understood"),
-                                ("--after", "requires an argument"), ("ddp", "only options"),
-                                ("-- python b.py", "only options"), ("--detach", "in a shell"),
-                                ("--help", "No such option"),
-                                ("-n 9", "most 1 can be taken"), ("--grid 'x", "No closing quot")):
-                line.value = typed
+            for name, text, said in (
+                    ("--begin", "25:99", "25:99: no time that is understood"),
+                    ("--after", "9f9f", "no run '9f9f'"), ("--priority", "x", "not a valid int"),
+                    ("--tag", "a 'b", "No closing quotation"), (MORE, "--after", "an argument"),
+                    (MORE, "ddp", "only options"), (MORE, "-- python b.py", "only options"),
+                    (MORE, "--detach", "in a shell"), (MORE, "--help", "No such option"),
+                    (MORE, "--set batch.sise=4", "did you mean batch.size?"),
+                    (MORE, "--grid 'x", "No closing quotation"), ("-n", "9", "most 1 can be")):
+                line[name].value = text
+                line["--after"].focus()
                 await pilot.press("enter")
                 await until(pilot, lambda said=said: said in words(pilot))
-                assert line.has_focus
-            line.value = ""
+                await said_below(pilot, line[name])
+                line[name].value = ""
+                await until(pilot, lambda: not pilot.app.screen.query_one("#trouble").display)
             await pilot.press("enter")
             await until(pilot, lambda: screen.runs.waiting == 1)
             said = words(pilot)
@@ -68,7 +88,8 @@ async def test_a_run_waits_for_a_busy_device_is_moved_taken_out_and_starts(monke
             await until(pilot, lambda: "waits for CPU 0, which is held by run 3f2a" in words(pilot))
 
             await dialog(pilot)
-            await pilot.press("enter")
+            for _ in range(2):  # as by a finger that is slow to let go
+                pilot.app.screen.action_submit()
             await until(pilot, lambda: screen.runs.waiting == 2)
             first, second = (line.id for line in screen.runs.lines)
 
@@ -112,8 +133,13 @@ async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is
             await pilot.press("ctrl+l")
             await on_top(pilot, Confirm)
             assert "Q puts the run into the queue" in words(pilot)
-            await dialog(pilot)
+            line = await dialog(pilot)
             assert "It waits for 1" in words(pilot)
+            for name, about in (("-n", "the N freest devices"), ("--begin", "as 22:00, +90m"),
+                                (MORE, "--halving N, --set KEY=VALUE, --mode")):
+                line[name].focus()
+                await until(pilot, lambda about=about: about in words(pilot))
+            assert "--detach" not in words(pilot)
             await pilot.press("escape")
             await on_top(pilot, screen)
             screen.draft.put("batch.size", "x")
@@ -129,7 +155,7 @@ def test_that_devices_were_shared_once_does_not_hold_for_a_run_that_waits():
     assert draft.spec_to_wait().devices.share is False
 
 
-FORM = {"name": "x", "devices": {"ids": ["cpu:0"]}, "run": {"limit": "9m"},
+SPEC = {"name": "x", "devices": {"ids": ["cpu:0"]}, "run": {"limit": "9m"},
         "task": {"command": ["true", "--lr", "1", "{seed}"]}}
 OPTIONS = {
     "sets": "--set run.grace=7 --set run.limit=90s", "mode": "--mode ddp", "count": "-n 1",
@@ -138,7 +164,9 @@ OPTIONS = {
     "metrics": r"--metric 'val: (\S+)' --metric 'acc=(\S+)'", "tags": "--tag a,b --tag c",
     "after": "--after {first}", "begin": "--begin '{later} 03:04'", "priority": "--priority 3",
     "grid": "--grid lr=1,2 --grid run.grace=5,6", "repeat": "--repeat 2 --set train.seed=4",
-    "stop_worse": "--grid lr=1,2,3,4 --stop-worse", "halving": "--grid lr=1,2,3,4 --halving 2"}
+    "stop_worse": "--grid lr=1,2,3,4 --stop-worse", "halving": "--grid lr=1,2,3,4 --halving 2",
+    "tries": "--grid lr=1,2,3,4 --tries 2", "give_way": "--give-way --give-way-again",
+    "give_way_again": "--give-way-again"}
 REFUSED = {"detach": "--detach", "as_json": "--json", "quiet": "-q", "no_notify": "--no-notify",
            "preset": "ddp"}
 
@@ -157,20 +185,24 @@ def kept(run: Run) -> dict[str, object]:
     if param.name != "sbatch" and not getattr(param, "hidden", False)])
 def test_each_option_does_what_it_does_in_a_shell_or_is_refused(option, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    spec = from_dict(FORM)
-    form = ("form", spec)
+    spec = from_dict(SPEC)
     if option in REFUSED:
         with pytest.raises(UserError, match=f"{REFUSED[option]}.*(in a shell|only options)"):
-            put(spec, form, slots(2), REFUSED[option])
+            FORM.parse([REFUSED[option]])
         return
     presets.save("form", spec)
     monkeypatch.setattr(serve, "ensure", lambda folder=None: 0)  # nobody starts them
     monkeypatch.setattr(submit, "supervise", lambda run, fd: os.close(fd))
-    first = put(spec, form, slots(2), "").run
+    def queued(typed: str) -> Queued:
+        return put(FORM.parse(shlex.split(typed)), SpecChoice(spec, ("form", spec), slots(2)))
+
+    first = queued("").run
     typed = OPTIONS[option].format(
         first=first.id, later=datetime.date.today() + datetime.timedelta(2))
     known = {first.id}
-    lines = [shlex.split(f"run --queue form {typed}"), put(spec, form, slots(2), typed).words]
+    lines = [shlex.split(f"run --queue form {typed}"), queued(typed).words]
+    assert lines[1].count("--queue") == 1
+    assert not {"-n", "--devices", "--mode", "--limit"} & set(lines[1])  # --set says it
     each = [waits(known)]
     for words in lines:
         done = called(*words)
@@ -193,14 +225,23 @@ async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
         async with panel(slots(1), command=("true", "--lr", "0.1", "--n", "7"), size=(80, 24),
                          sets=("devices.ids=cpu:0",), notifications=True) as (pilot, screen):
             line = await dialog(pilot, "V")
-            assert line.value == "--grid "
+            grid = line["--grid"]
+            assert grid.has_focus
             for vary, said in (("train.lrr=1,2", "did you mean train.lr?"),
-                               ("batch.size=2,4", "is never told it")):
-                line.value = f"--grid {vary}"
+                               ("batch.size=2,4", "batch.size: has no effect")):
+                grid.value = vary
                 await pilot.press("enter")
                 await until(pilot, lambda said=said: said in words(pilot))
-            line.value = "--grid lr="
-            await pilot.press("end", "full_stop", "1", "comma", "full_stop", "3", "enter")
+                await said_below(pilot, grid)
+            grid.value, line["--stop-worse"].value = "lr=1,2", "yes"
+            await pilot.press("enter")
+            await until(pilot, lambda: "compares 4 runs or more" in words(pilot))
+            await said_below(pilot, line["--stop-worse"])
+            grid.value, line["--stop-worse"].value = "lr=", ""
+            pilot.app.screen.query_one(Button).focus()
+            await pilot.press("shift+tab", *["shift+tab"] * 5)
+            assert grid.has_focus
+            await pilot.press("full_stop", "1", "comma", "full_stop", "3", "enter")
             await until(pilot, lambda: screen.runs.waiting == 2)
             assert "Sweep s" in words(pilot)
             await until(pilot, lambda: screen.runs.sweep_at_cursor is not None)
@@ -213,9 +254,9 @@ async def test_a_sweep_from_the_form_after_a_few_keys(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("spec", "said"), [
-    ({"task": {"use": "a:B"}}, "--grid train.lr="),
-    ({"task": {"command": ["x", "{lr}", "--n", "1"]}}, "--grid train.lr="),
-    ({"task": {"command": ["x", "y"]}}, "--grid "),
+    ({"task": {"use": "a:B"}}, "train.lr="),
+    ({"task": {"command": ["x", "{lr}", "--n", "1"]}}, "train.lr="),
+    ({"task": {"command": ["x", "y"]}}, ""),
 ])
 def test_what_is_proposed_to_vary(spec, said):
     assert to_vary(from_dict(spec)) == said

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from textual.widgets import Input
 
 from gpu_engine.events.paths import events_path
 from gpu_engine.places.verbs import launch
@@ -19,10 +18,10 @@ from gpu_engine.slurm import submit
 from gpu_engine.spec.catalog import BUILTIN
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import TaskSpec
+from gpu_panel.common.command_dialog import MORE, CommandDialog
 from gpu_panel.common.dialogs import Message, Sheet
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.draft import Draft
-from gpu_panel.launch.queueing import QueueDialog
 from gpu_panel.run.resume import ResumeOptions
 from gpu_panel.run.snapshot import look
 
@@ -30,6 +29,7 @@ from ...conftest import slots
 from ...plans import plan
 from ...slurm.test_watch import Programs
 from ..panel_kit import (
+    fields_of,
     on_top,
     panel,
     press,
@@ -146,8 +146,9 @@ async def test_slurm_is_ticked_alone_and_a_job_is_submitted(slurm, tmp_path, mon
 
         screen.devices.focus()
         await pilot.press("V")
-        await on_top(pilot, QueueDialog, "It waits in Slurm's queue")
-        pilot.app.screen.query_one(Input).value = "--nodes 1 -o nice=3 --grid run.grace=5,6"
+        await on_top(pilot, CommandDialog, "It waits in Slurm's queue")
+        line = fields_of(pilot.app)
+        line["--grid"].value, line[MORE].value = "run.grace=5,6", "--nodes 1 -o nice=3"
         await pilot.press("enter")
         await on_top(pilot, screen)
         members = [r for r in runs.all_runs() if sweep.read(r.path) is not None]

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input
 
 from gpu_engine.common.errors import UserError
 from gpu_engine.places import verbs as launch
+from gpu_engine.spec.read import apply_sets
 from gpu_panel.run.resume import ResumeDialog
 from gpu_panel.run.screen import RunScreen
 
@@ -17,6 +17,7 @@ from ..run_kit import (
     SMALL,
     T0,
     Written,
+    fields_of,
     flat,
     on_top,
     said,
@@ -27,6 +28,7 @@ from ..run_kit import (
     watched,
 )
 
+STEPS = "--set train.steps"
 SPEC = '[task]\nuse = "gpu_engine.tasks.bytes_gpt:BytesGPT"\n[train]\nsteps = 400\n'
 
 
@@ -51,6 +53,7 @@ def asked(monkeypatch):
     calls: list[list[str]] = []
 
     def resume(run, sets=(), start="newest"):
+        apply_sets({}, sets)
         calls.append([*sets, *([f"from {start}"] if start != "newest" else [])])
         if any("refused" in s for s in sets):
             raise UserError("GPU 0 is held by run 12ab")
@@ -82,18 +85,17 @@ async def test_what_is_refused_is_said_and_nothing_typed_is_lost(tmp_path, asked
     async with watched(run, at=70, size=SMALL) as (pilot, app):
         await pilot.press("u")
         await on_top(pilot, ResumeDialog)
-        dialog = app.screen
+        asks = fields_of(app)
         assert "There is no checkpoint: it starts from the beginning" in said(app)
         await pilot.press("enter")
         await until(pilot, lambda: "all of its 400 steps are done" in said(app))
         assert asked == []
-        dialog.query_one("#length", Input).value = "500"
-        dialog.query_one("#changes", Input).value = "name='refused so'"
+        asks[STEPS].value, asks["--set"].value = "500", "name='refused so'"
         await pilot.press("enter")
         await until(pilot, lambda: "held by run 12ab" in said(app))
         assert asked == [["train.steps=500", "name=refused so"]]
-        assert dialog.query_one("#changes", Input).value == "name='refused so'"
-        dialog.query_one("#changes", Input).value = ""
+        assert asks["--set"].value == "name='refused so'"
+        asks["--set"].value = ""
         await pilot.press("enter")
         await on_top(pilot, RunScreen)
         assert asked[-1] == ["train.steps=500"]
@@ -108,7 +110,7 @@ async def test_another_checkpoint_can_be_gone_on_from(tmp_path, asked):
         await on_top(pilot, ResumeDialog)
         text = flat(screen_text(app).replace("│", " "))
         assert "newest, best, or a step: 100, 200, 300, 400" in text
-        await pilot.press("tab", "home", "ctrl+k", *"best", "enter")
+        await pilot.press("down", *"best", "enter")
         await on_top(pilot, RunScreen)
     assert asked == [["from best"]]
 
@@ -119,9 +121,9 @@ async def test_an_own_command_has_a_length_of_its_own(tmp_path, asked):
         await pilot.press("u")
         await on_top(pilot, ResumeDialog)
         assert "Your command is run again" in said(app)
-        assert not app.screen.query("#length")
+        assert list(fields_of(app)) == ["--set"]
         await pilot.press(*"nonsense", "enter")
-        await until(pilot, lambda: "expected KEY=VALUE" in said(app))
+        await until(pilot, lambda: "expected key=value" in said(app))
         await pilot.press("escape")
         await on_top(pilot, RunScreen)
         assert asked == []

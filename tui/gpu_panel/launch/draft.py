@@ -26,6 +26,9 @@ from gpu_engine.spec.schema import ONE_OF, RunSpec, keys
 from gpu_engine.spec.write import Difference, compare, to_dict
 from gpu_panel.launch.device_source import freest
 
+OF_SLURM = ("devices.pick", "run.sbatch")
+"""Keys that are asked for Slurm alone: elsewhere devices are ticked."""
+
 
 class Draft:
     """What is edited in the form."""
@@ -84,7 +87,7 @@ class Draft:
     def _applies(self, key: str, mode: modes.Mode | None) -> bool:
         """Whether a key has an effect where the run is to be. What is for Slurm alone is no
         problem once the person has ticked devices instead."""
-        if key in ("devices.pick", "run.sbatch"):
+        if key in OF_SLURM:
             return self.on_slurm or (key == "run.sbatch" and not self.ids_by_hand)
         return mode is None or mode.applies(key) or (self.on_slurm and key == "parallel.nodes")
 
@@ -398,12 +401,11 @@ def texts_of(spec: RunSpec) -> dict[str, str]:
         found["task.command"] = " ".join(
             word if text and shlex.quote(text) == text else shlex.quote(word)
             for word, text in zip(spec.task.command, plain, strict=True))
-    if spec.run.env:
-        found["run.env"] = " ".join(f"{name}={shlex.quote(str(text))}"
-                                    for name, text in spec.run.env.items())
-    if spec.run.sbatch:
-        found["run.sbatch"] = " ".join(f"{name}={shlex.quote(text)}" if text else name
-                                       for name, text in spec.run.sbatch.items())
+    for table, named in (("run.env", spec.run.env), ("run.sbatch", spec.run.sbatch)):
+        if named:  # an option of sbatch may have no value
+            found[table] = " ".join(name if not text and table == "run.sbatch" else
+                                    f"{name}={shlex.quote(str(text))}"
+                                    for name, text in named.items())
     return found
 
 

@@ -26,7 +26,6 @@ from textual.widgets import Input, Static
 from gpu_engine.common import values
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import Problem
-from gpu_engine.common.floors import torch_words
 from gpu_engine.common.values import Kind
 from gpu_engine.plan import own_command
 from gpu_engine.plan.records import Interpreter
@@ -38,7 +37,7 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.common.painting import put
 from gpu_panel.common.picking import pick
 from gpu_panel.common.rows import cells, fit
-from gpu_panel.launch.draft import Draft
+from gpu_panel.launch.draft import OF_SLURM, Draft
 
 OWN_CLASS, OWN_COMMAND = "own class", "own command"
 PARAMS = "task.params."
@@ -48,11 +47,9 @@ _IN_A_ROW, _GAP = 2, 2
 _WIDEST = 14
 """Cells of options side by side; wider ones show only the chosen one, and a menu."""
 _WHOLE_ROW = ("task.use", "task.command", "parallel.mode", "run.env", "run.python", "run.sbatch")
-_SLURM = ("devices.pick", "run.sbatch")
-"""What is asked for Slurm alone."""
 _HEADS = {"devices": "Slurm", "parallel": "Mode", "batch": "Batch", "amp": "AMP", "train": "Train",
           "run": "Run"}
-_PLACEHOLDERS = {"task.use": "module:Class or path/to/file.py:Class", "train.epochs": "1",
+_PLACEHOLDERS = {"task.use": "module:Class or path/to/file.py:Class",
                  "task.command": "python train.py --batch-size {batch.per_gpu}",
                  "run.env": "none; for example NCCL_DEBUG=INFO", "devices.pick": "1",
                  "run.sbatch": "none; for example account=vision exclusive"}
@@ -78,7 +75,7 @@ _LABELS = {
     "run.oom_snapshot": "memory snapshot"}
 """Keys whose names are no words for a label."""
 NO_FIELD = frozenset({"task.params", "parallel.node_devices",
-                      *(key for key in keys() if key.startswith("devices.") and key not in _SLURM)})
+                      *(k for k in keys() if k.startswith("devices.") and k not in OF_SLURM)})
 """Keys without a field: devices are ticked, and each of a task's params has its own."""
 
 
@@ -129,8 +126,6 @@ def of_key(dotted: str) -> Field:
             + ". A script with its own ranks: DP"
     elif dotted == "devices.pick":
         about = "How many devices of each node Slurm is asked for"
-    elif dotted == "run.sbatch":
-        about = "Options of sbatch by their long names: account=vision time=04:00:00 exclusive"
     elif dotted == "task.command":
         about = "Your own script, unchanged, as you would type it. Placeholders: " + " ".join(
             "{" + name + "}" for name in own_command.PLACEHOLDERS) + "; write {{ for a brace"
@@ -243,8 +238,8 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
         yield Vertical(id="params")
         for section in (s for s in SECTIONS if s in _HEADS):
             fields = [f for key, f in FIELDS.items() if (
-                key in _SLURM if section == "devices" else
-                key.startswith(f"{section}.") and key not in _SLURM)]
+                key in OF_SLURM if section == "devices" else
+                key.startswith(f"{section}.") and key not in OF_SLURM)]
             made = self._made(_HEADS[section], [FIELDS["name"]] * (section == "run") + fields)
             self._rows += made
             yield from (row for row, _ in made)
@@ -333,11 +328,7 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
 
     def show_interpreter(self, python: Interpreter | None) -> None:
         """Show what the ranks of a task would run in; None: that is not known."""
-        words = () if python is None else (
-            python.path, python.why if python.why != "run.python" else "",
-            f"Python {python.python}" if python.python else "",
-            torch_words(python.torch, python.cuda, python.hip) if python.torch else "")
-        self._input("run.python").placeholder = clean(" · ".join(filter(None, words)))
+        self._input("run.python").placeholder = clean(python.sentence()) if python else ""
 
     def adapt(self) -> None:
         """Show only the fields that the chosen mode and task use, with defaults in empty ones."""
@@ -354,9 +345,9 @@ class Fieldset(VerticalScroll, inherit_bindings=False):  # its up and down would
 
     def _has(self, key: str, mode: modes.Mode | None) -> bool:
         draft, kind = self.draft, self._kind
-        if key in (*_SLURM, "parallel.nodes") and draft.on_slurm:
+        if key in (*OF_SLURM, "parallel.nodes") and draft.on_slurm:
             return True
-        if key in _SLURM:  # what has no effect elsewhere is refused, in sight
+        if key in OF_SLURM:  # what has no effect elsewhere is refused, in sight
             return key in draft.data.get("run", {})
         if key in ("task.use", "task.command"):
             return kind == (OWN_CLASS if key == "task.use" else OWN_COMMAND)

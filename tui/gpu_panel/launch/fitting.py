@@ -18,15 +18,16 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpu_engine.cli.fit import lines, to_bytes
+from gpu_engine.cli.fit import command, lines
+from gpu_engine.cli.spec_options import sets_keys
 from gpu_engine.common import units
-from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.launching import fit
 from gpu_engine.plan.batch import Batch
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import LETTERS, AskLine, harmless
+from gpu_panel.common.command_dialog import CommandDialog, Form
+from gpu_panel.common.dialogs import LETTERS, harmless
 from gpu_panel.common.errors import guarded
 
 if TYPE_CHECKING:
@@ -40,31 +41,26 @@ async def ask_and_fit(app: App[Any], spec: RunSpec, plan: LaunchPlan, host: Host
     """Show what is tried; None unless the person takes the proposal. `host`: a reading of this
     machine. Call this from a worker. Raises UserError where nothing can be tried."""
     fit.require_triable(spec)
-    memory = await app.push_screen_wait(_memory(plan, host)) if plan.device_type == "cpu" else None
-    if memory is None and plan.device_type == "cpu":
-        return None
-    return await app.push_screen_wait(FitDialog(spec, plan, memory))
+    words = await app.push_screen_wait(_memory(spec, plan, host)) \
+        if plan.device_type == "cpu" else list[str]()
+    return None if words is None else await app.push_screen_wait(FitDialog(spec, plan, words))
 
 
-def _memory(plan: LaunchPlan, host: HostSample | None) -> AskLine:
+def _memory(spec: RunSpec, plan: LaunchPlan, host: HostSample | None) -> CommandDialog:
     """Asks what a rank may use on a CPU slot: by itself half of what is free, shared by all."""
-    def wrong(text: str) -> str | None:
-        try:
-            to_bytes(text)
-        except UserError as err:
-            return str(err)
-        return None
-
     ranks = plan.local_world_size
     total, used = (host.memory_total, host.memory_used) if host is not None else (None, None)
     free = total - used if total and used else None
-    return AskLine(
-        "What fits ─ memory", units.size(free // 2 // ranks) if free else "2 GiB",
-        "A CPU slot has no memory of its own: what may a rank use? "
+    # The other options are the form's affair.
+    form = Form(command, {}, ["write", "as_json", *(p.name or "" for p in command.params
+                                                    if sets_keys(p))])
+    return CommandDialog(
+        form, {"--memory": units.size(free // 2 // ranks) if free else "2 GiB"},
+        f"What fits ─ {spec.name}", "A CPU slot has no memory of its own: what may a rank use? "
         + (f"{units.size(free)} of this machine are free, for {units.counted(ranks, 'rank')}. "
            if free else "")
         + "Larger and larger batches are then trained for a few steps, until one does not fit.",
-        wrong=wrong, does="try")
+        "Try")
 
 
 class FitDialog(ModalScreen[Batch | None]):
@@ -73,15 +69,16 @@ class FitDialog(ModalScreen[Batch | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *LETTERS, Binding("escape", "leave", "leave"), Binding("enter", "take", "take")]
 
-    def __init__(self, spec: RunSpec, plan: LaunchPlan, memory: str | None) -> None:
+    def __init__(self, spec: RunSpec, plan: LaunchPlan, words: list[str]) -> None:
+        """`words`: options of `gpu-engine fit`."""
         super().__init__()
-        self._spec, self._plan, self._memory = spec, plan, memory
+        self._spec, self._plan, self._words = spec, plan, words
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self._proposal: Batch | None = None
 
     def compose(self) -> ComposeResult:
-        within = f" within {self._memory}" if self._memory else ""
+        within = f" within {self._words[-1]}" if self._words else ""
         with VerticalScroll(classes="dialog") as box:
             box.border_title = harmless(f"What fits ─ {self._spec.name}{within}")
             box.border_subtitle = "esc stop"
@@ -98,12 +95,12 @@ class FitDialog(ModalScreen[Batch | None]):
 
     @guarded("trials")
     async def _try(self) -> None:
-        told, memory = b"", ["--memory", self._memory] if self._memory else []
+        told = b""
         with TemporaryFile("w", encoding="utf-8") as file:  # whose values are not for `ps` to show
             file.write(to_toml(self._spec))
             file.flush()
             process = self._process = subprocess.Popen(
-                own_program("gpu_engine", "fit", "/dev/stdin", "--json", *memory),
+                own_program("gpu_engine", "fit", "/dev/stdin", "--json", *self._words),
                 env=own_environment(), stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stderr is not None
         pipe = process.stderr.fileno()

@@ -1,22 +1,22 @@
-"""The dialog for another attempt of a run: from which checkpoint, how long, with which changes."""
+"""Another attempt of a run: `gpu-engine resume`, from which checkpoint, how long, with which
+changes."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Button, Input, Static
+import click
 
+from gpu_engine.cli.run import resume
 from gpu_engine.common.errors import UserError
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import attempts, checkpoints, job, leftovers
 from gpu_engine.runs.folder import Run, State
 from gpu_panel.commands import same
 from gpu_panel.common.background import in_thread
-from gpu_panel.common.dialogs import harmless
-from gpu_panel.common.submit import SubmitDialog
+from gpu_panel.common.command_dialog import CommandDialog, Form, carry_out
 
 _MOST_STEPS = 4
 
@@ -75,70 +75,33 @@ class ResumeOptions:
         where = "" if self.host is None else f" on {self.host}"
         return f"{said}\n\nIt continues from its newest checkpoint{where}, {which}."
 
-    def sets(self, length: str, changes: str, start: str) -> list[str]:
-        """What was typed into the fields, as `key=value`s. Raises UserError."""
-        try:
-            given = shlex.split(changes)
-        except ValueError as err:
-            raise UserError(f"{changes}: {err}; write KEY=VALUE KEY=VALUE") from None
-        bad = next((g for g in given if "=" not in g), None)
-        if bad is not None:
-            raise UserError(f"{bad}: expected KEY=VALUE, as in batch.size=64")
-        if self.length is not None and length not in ("", str(self.length)):
-            return [f"train.{self.unit}={length}", *given]
+    def require_more(self, sets: Sequence[str], start: str) -> None:
+        """Raises UserError where nothing is left to be done."""
         if self.length is not None and self.state.state == "completed" and start == "newest" \
-                and not any(g.startswith(("train.steps=", "train.epochs=")) for g in given):
+                and not any(given.startswith(("train.steps=", "train.epochs=")) for given in sets):
             raise UserError(f"all of its {self.length:,} {self.unit} are done: type a larger "
                             "number")
-        return given
 
 
-class ResumeDialog(SubmitDialog):
+class ResumeDialog(CommandDialog):
     """Closes with True once the attempt has started."""
 
     def __init__(self, run: Run, options: ResumeOptions) -> None:
-        super().__init__()
-        self._run, self._options = run, options
+        texts, about = dict[str, str](), options.sentences()
+        if options.length is not None:
+            texts[f"--set train.{options.unit}"] = str(options.length)
+        if options.host is not None or len(options.steps) > 1:
+            texts["--from"] = ""
+            few = ", ".join(f"{step:,}" for step in options.steps[-_MOST_STEPS:])
+            about += f"\n\n--from: newest, best, or a step{': ' if few else ''}{few}"
+        form = Form(resume, {"run": str(run.path), "detach": True, "as_json": True}, (
+            "detach", "as_json", "quiet", *([] if "--from" in texts else ["start"])))
 
-    def compose(self) -> ComposeResult:
-        options = self._options
-        with Vertical(classes="dialog") as box:
-            box.border_title = harmless(f"Resume run {self._run.id}")
-            box.border_subtitle = "enter resume · esc cancel"
-            yield Static(harmless(options.sentences()))
-            if options.length is not None:
-                yield from _field(f"{options.unit} in all", "length", str(options.length))
-            if options.host is not None or len(options.steps) > 1:
-                yield from _field("start from", "start", "newest")
-                few = ", ".join(f"{step:,}" for step in options.steps[-_MOST_STEPS:])
-                yield Static(f"newest, best, or a step{': ' if few else ''}{few}",
-                             classes="dialog-note", markup=False)
-            yield from _field("changes", "changes", "", "none, or KEY=VALUE as in batch.size=64")
-            yield Static("", id="trouble")
-            with Horizontal(classes="buttons"):
-                yield Button("Cancel", id="no", compact=True, action="screen.cancel")
-                yield Button("Resume", id="yes", compact=True, variant="primary",
-                             action="screen.submit")
+        async def call(context: click.Context, words: list[str]) -> bool:
+            options.require_more(context.params["sets"], context.params["start"])
+            await in_thread(lambda: carry_out(context))
+            same.done(self.app, f"Run {run.id} goes on", [["resume", run.id, *words]])
+            return True
 
-    def on_mount(self) -> None:
-        self.query(Input).first().focus()
-        self.show("")
-
-    async def submit(self) -> None:
-        from gpu_engine.places import verbs as launch
-
-        typed = {field.id: field.value.strip() for field in self.query(Input)}
-        start = typed.get("start") or "newest"
-        sets = self._options.sets(typed.get("length", ""), typed["changes"], start)
-        self.show("starting …", "-plain")
-        await in_thread(lambda: launch.resume(self._run, sets, start=start))
-        words = [*(["--from", start] if start != "newest" else []),
-                 *(word for one in sets for word in ("--set", one))]
-        same.done(self.app, f"Run {self._run.id} goes on", [["resume", self._run.id, *words]])
-        self.dismiss(True)
-
-
-def _field(label: str, name: str, value: str, placeholder: str = "") -> ComposeResult:
-    with Horizontal(classes="ask"):
-        yield Static(label, classes="ask-label", markup=False)
-        yield Input(value, compact=True, id=name, placeholder=placeholder)
+        super().__init__(form, texts | {"--set": ""}, f"Resume run {run.id}", about, "Resume",
+                         call)

@@ -16,6 +16,7 @@ from gpu_engine.remote.reach import hosts
 from gpu_engine.remote.reach.hosts import Host
 from gpu_engine.remote.reach.watcher import HostSeen
 from gpu_engine.remote.run import freest
+from gpu_panel.common.command_dialog import MORE, CommandDialog
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource
 from gpu_panel.launch.device_table import DeviceTable
@@ -24,7 +25,7 @@ from gpu_panel.launch.review import busy_devices
 
 from ....conftest import gpus, slots
 from ...machines import NOT_THERE, away, lab, seen
-from ...panel_kit import StillHosts, StillSampler, panel, settled, shown, until
+from ...panel_kit import StillHosts, StillSampler, fields_of, on_top, panel, settled, shown, until
 from .test_lines import text
 
 
@@ -117,8 +118,10 @@ async def test_a_preset_that_leaves_the_machine_open_gets_the_freest_and_waits_f
             "this machine  1 of 1 free", "gpu1  2 of 2 free", "gpu2  3 of 3 free · the freest"]
         assert not [line for line in lines if "The preset asks" in line]
         await pilot.press("Q")
-        await until(pilot, lambda: pilot.app.screen.query("#queue-options"))
-        assert pilot.app.screen.query_one("#queue-options").value == f"-n 2 --set {named} "
+        await on_top(pilot, CommandDialog)
+        asked = {name: widget.value for name, widget in fields_of(pilot.app).items()}
+        assert {name: text for name, text in asked.items() if text} == {
+            "-n": "2", MORE: f"--set {named} "}
 
 
 async def test_ticks_of_a_host_that_never_answered_can_be_taken_away():

@@ -6,18 +6,19 @@ import csv
 import json
 import os
 
-from textual.widgets import Input
+from textual.widgets import Button, Input
 
 from gpu_engine.places.verbs import prepare
 from gpu_engine.runs.create import create_run
 from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
-from gpu_panel.common.dialogs import AskLine, Confirm, Message
+from gpu_panel.common.command_dialog import CommandDialog
+from gpu_panel.common.dialogs import Confirm, Message
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
-from ...panel_kit import on_top, panel, says, screen_text, settled, until
+from ...panel_kit import fields_of, on_top, panel, says, screen_text, settled, until
 from .test_pane import at_the_runs
 
 DIGITS = {"name": "seven", "task": {"use": "gpu_engine.tasks.digits:Digits"},
@@ -80,6 +81,7 @@ async def test_from_the_runs_own_screen_and_what_is_unsaved_is_asked_about():
 
 async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
     run = ended()
     steps = [{"t": 5.0, "kind": "step", "step": 2, "n": 2, "epoch": 0, "loss": 3.0,
               "losses": [4.0, 2.0], "lr": 0.1, "samples_per_s": 1.0, "data_wait": 0.0,
@@ -87,21 +89,23 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
     run.events(0).write_text("".join(json.dumps(line) + "\n" for line in steps))
     async with panel(slots(2), size=(80, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
-        for place in ("/proc/none/figures.csv", f"{run.id}.csv"):
+        for place in ("/proc/none/figures.csv", "~/its.csv"):
             await pilot.press("E")
             await says(pilot, "TensorBoard")
             await pilot.press(*"as csv")
             await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
             await pilot.press("enter")
-            await on_top(pilot, AskLine)
-            field = pilot.app.screen.query_one(Input)
-            assert field.value == f"{run.id}.csv"
-            field.value = place
-            await pilot.press("enter")
+            await on_top(pilot, CommandDialog)
+            asked = fields_of(pilot.app)
+            assert {name: field.value for name, field in asked.items()} == {
+                "--out": f"{run.id}.csv"}
+            asked["--out"].value = place
+            await pilot.click(next(b for b in pilot.app.screen.query(Button)
+                                   if str(b.label) == "Write"))
             if place.startswith("/"):
                 await on_top(pilot, Message, "/proc/none")
                 await pilot.press("escape")
-        written = tmp_path / f"{run.id}.csv"
+        written = tmp_path / "me/its.csv"
         await until(pilot, written.exists)
     with written.open(newline="") as file:
         rows = list(csv.DictReader(file))
