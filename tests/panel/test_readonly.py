@@ -28,8 +28,6 @@ from .run_kit import listed, on_top
 
 SHOWS = """
     Choice: move open
-    CompareScreen: copy
-    FiguresPane: open
     CurveView: cross log_scale smooth whole zoom
     CurvesPane: axis value
     DevicesPane: move_rank other_kind tick tick_all
@@ -50,7 +48,8 @@ SHOWS = """
     RunScreen: about again back copy_command curve maximize
     RunsPane: again best clear columns compare filter fold mark mark_all open order turn
     SubmitDialog: cancel submit
-    SweepPane: compare copy open turn value
+    SeveralPane: compare open scroll turn value
+    SeveralScreen: copy
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

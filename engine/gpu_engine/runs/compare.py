@@ -129,9 +129,11 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
 
 
 def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
+    """In which settings they differ, those whose settings could be read."""
     keys = dict.fromkeys(k for r in runs for k in r.settings)
-    rows = [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys]
-    return [row for row in rows if row.differs]
+    readable = [r for r in runs if r.settings]
+    return [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys
+            if len({r.settings.get(k) for r in readable}) > 1]
 
 
 def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:
