@@ -122,7 +122,7 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
             *(_row(clean(n), units.loss, [f.logged.get(n) for f in found])
               for n in dict.fromkeys(n for f in found for n in f.logged)),
             _row("time", units.clock, [f.seconds for f in found]),
-            _row("samples per s", "{:,.4g}".format, [f.samples_per_s for f in found]),
+            _row("samples per s", units.short, [f.samples_per_s for f in found]),
             _row("GPU memory", units.size, [f.gpu_peak for f in found]),
             _row("host memory", units.size, [f.host_memory for f in found])]
     return [row for row in rows if any(v is not None for v in row.values)]

@@ -183,14 +183,15 @@ class SweepPage(Curves):
         """Read and paint until nothing changes any more. May be cancelled and called again."""
         store, reading = self.store, asyncio.create_task(self.store.follow())
         try:
-            while not store.caught_up or store.live or store.stale:
+            while True:
                 self.paint()
+                if store.caught_up and not store.live and not store.stale:
+                    return
                 await asyncio.wait({reading}, timeout=AGAIN)
                 if reading.done():
                     reading.result()
         finally:
             reading.cancel()
-            self.paint()
 
     def paint(self) -> None:
         self.draw(self.store.best)

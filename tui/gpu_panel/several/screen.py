@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 EVERY = 0.5
 """Seconds between two paints."""
-_OF_SWEEP = {"stop": "All runs of this sweep have ended", "value": "", "turn": "",
-             "retry": "No run of this sweep has failed",
-             "compare": "There is only one run to compare"}
+_OF_SWEEP = {
+    "stop": "All runs of this sweep have ended", "retry": "No run of this sweep has failed",
+    "compare": "There is only one run to compare", "value": "", "turn": ""}
 """What can be done with a sweep only, and why with one it can't."""
 
 
@@ -68,9 +68,7 @@ s stops the whole sweep, u retries failed runs."""
     class Moved(Message):
         """The cursor is on another row."""
 
-        cursor: int
-        ids: tuple[str, ...]
-        """Of the runs there."""
+        pane: SeveralPane
 
     def __init__(self, store: SeveralStore) -> None:
         super().__init__(id=self.NAME)
@@ -102,7 +100,8 @@ s stops the whole sweep, u retries failed runs."""
     def table(self) -> Table:
         store = self.store
         if store.group is None:
-            return table.of_figures(store.facts, self.strokes())
+            return table.of_chosen(store.facts, compare.figure_rows(store.facts), self.strokes(),
+                                   right=True)
         self.entitle(store.title, "b value · O least/greatest · y copy")
         return table.of_sweep(store.points, store.group.keys, store.by, self.strokes(),
                               unfolded=self._unfolded)
@@ -119,13 +118,10 @@ s stops the whole sweep, u retries failed runs."""
     def watch_cursor(self, old: int, new: int) -> None:
         super().watch_cursor(old, new)
         self.refresh_bindings()
-        self._tell()
-
-    def _tell(self) -> None:
-        self.post_message(self.Moved(self.cursor, self._ids))
+        self.post_message(self.Moved(self))
 
     @property
-    def _ids(self) -> tuple[str, ...]:
+    def ids(self) -> tuple[str, ...]:
         """Those of the runs in the row under the cursor."""
         return next((row.ids for row in self._rows if row.key == self.key_at_cursor), ())
 
@@ -133,12 +129,12 @@ s stops the whole sweep, u retries failed runs."""
         """The runs of the line under the cursor; if it has only one, those of all lines, the best
         first."""
         every = [one.id for point in self.store.points for one in point.members]
-        return self._ids if len(self._ids) > 1 else every
+        return self.ids if len(self.ids) > 1 else every
 
     def placeholders(self) -> Values:
         from gpu_panel.commands.own import of_run
 
-        return of_run(self.store.run(self._ids[0])) if len(self._ids) == 1 else {}
+        return of_run(self.store.run(self.ids[0])) if len(self.ids) == 1 else {}
 
     # --- what the keys do ----------------------------------------------------------------------
 
@@ -149,16 +145,10 @@ s stops the whole sweep, u retries failed runs."""
         return "" if action == "compare" else "That is done with a sweep, and these runs are none"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        members = self.store.members
-        if action == "retry":
-            return any(one.kind == FAILED for one in members)
-        if action == "stop":
-            return self.store.goes_on
-        if action == "compare":
-            return len(self._to_compare()) > 1
-        if action in ("value", "turn"):
-            return bool(members)
-        return True
+        store = self.store
+        can = {"retry": any(one.kind == FAILED for one in store.members), "stop": store.goes_on,
+               "compare": len(self._to_compare()) > 1}
+        return can.get(action, bool(store.members) or action not in _OF_SWEEP)
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -194,7 +184,7 @@ s stops the whole sweep, u retries failed runs."""
 
     def _decide(self, by: By) -> None:
         self.store.decide(by)
-        self._tell()
+        self.post_message(self.Moved(self))
 
     @guarded("do", exclusive=True)
     async def action_stop(self) -> None:
@@ -243,7 +233,7 @@ are the first columns of its table."""
                     for one in self.store.runs if one.problem is not None]
         self.entitle(f"differences ─ {len(settings) or 'none'} in settings, {len(others)} in the "
                      "environment", clean(" · ".join(problems)))
-        return table.of_differences(facts, settings, others, self.strokes())
+        return table.of_chosen(facts, [*settings, *others], self.strokes(), right=False)
 
 
 class SeveralScreen(PaneScreen):
@@ -293,9 +283,10 @@ class SeveralScreen(PaneScreen):
         return next(here, self.store.best if self.store.sweep else 0)
 
     def on_several_pane_moved(self, event: SeveralPane.Moved) -> None:
-        self._pointed = event.ids
-        for pane in self.query(SeveralPane):
-            pane.cursor = event.cursor  # both tables of chosen runs have the same rows
+        if event.pane is self.focused:  # the other one follows
+            self._pointed = event.pane.ids
+            for pane in self.query(SeveralPane):
+                pane.cursor = event.pane.cursor
         self.paint()
 
     def on_screen_resume(self, event: ScreenResume) -> None:

@@ -40,7 +40,7 @@ CURVED = 8
 """Ranks of each run, the first ones, whose values make the curve."""
 _CURVES = 512
 """Curves of recorded values that are kept of a run: 10 MiB."""
-_LIVE_EVERY, _DONE_EVERY = 0.5, 2.0
+_LIVE_EVERY, _DONE_EVERY = 0.5, 5.0
 """Seconds between reads while a run is live, and when none is."""
 _GATHERED_EVERY = 2.0
 """Seconds between two looks at all members of a sweep."""

@@ -3,7 +3,7 @@ in what these differ. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -129,24 +129,12 @@ def markdown(points: Sequence[Point], keys: Sequence[str], by: By) -> list[str]:
 
 # --- chosen runs ----------------------------------------------------------------------------------
 
-def of_figures(runs: Sequence[RunFacts], strokes: Strokes) -> Table:
-    """How each run has ended, or how far it is."""
-    found = compare.figure_rows(runs)
-    return _of_runs(runs, [row.name for row in found], found, strokes, right=True)
-
-
-def of_differences(runs: Sequence[RunFacts], settings: Sequence[compare.Row],
-                   others: Sequence[compare.Row], strokes: Strokes) -> Table:
-    """What each run has of the settings in which they differ, and of the environment."""
-    heads = [*short([row.name for row in settings]), *(row.name for row in others)]
-    return _of_runs(runs, heads, [*settings, *others], strokes, right=False)
-
-
-def _of_runs(runs: Sequence[RunFacts], heads: Iterable[str], found: Sequence[compare.Row],
-             strokes: Strokes, *, right: bool) -> Table:
+def of_chosen(runs: Sequence[RunFacts], found: Sequence[compare.Row], strokes: Strokes, *,
+              right: bool) -> Table:
+    """What each run has in each respect. `right`: whether these are figures."""
+    heads = "run", "name", *short([row.name for row in found])
     return Table(
-        [_column(at, title, right=right and at > 1)
-         for at, title in enumerate(("run", "name", *heads))], 2,
+        [_column(at, title, right=right and at > 1) for at, title in enumerate(heads)], 2,
         [Shown(one.id, (one.id,),
                [one.id, one.name, *(compare.cell(row.values[i]) for row in found)],
                strokes.get(one.id, _NO_STROKE), "bad" * (tone(one.figures.state) == "bad"))
