@@ -77,15 +77,16 @@ def merged(each: Sequence[ColumnValues]) -> ColumnValues:
     return ColumnValues(lo, hi, mean, frozenset().union(*(c.bad for c in each)))
 
 
-def settled(columns: ColumnValues) -> ColumnValues:
+def settled(columns: ColumnValues, *, log: bool = False) -> ColumnValues:
     """The columns without the spike that a curve begins with: its first twentieth, where that
-    would take more than half of the height from the rest."""
+    would take more than half of the height from the rest. `log`: of a logarithmic scale."""
     known = [px for px, mean in enumerate(columns.mean) if mean is not None]
     if len(known) < _SETTLED:
         return columns
     cut = known[max(len(known) // 20, 1)]
     low, high = min(columns.lo[cut:]), max(columns.hi[cut:])
-    if not max(columns.hi[:cut]) > high + (high - low):
+    most = high * high / low if log and low > 0 else high + (high - low)
+    if not max(columns.hi[:cut]) > most:
         return columns
     return ColumnValues([inf] * cut + columns.lo[cut:], [-inf] * cut + columns.hi[cut:],
                         [None] * cut + columns.mean[cut:], columns.bad)

@@ -166,14 +166,13 @@ class CurveDrawing(Widget):
         above = 1 if unit or (high >= _LEGEND_FROM and len(entries) > 1) else 0
         plot_high = high - below - above
         every = [*columns, *([over_all] if over_all else [])]
-        if self.axes.settles and self.window is None:  # who zooms in on its beginning sees it
-            whole, every = every, [settled(c) for c in every]
-            self.is_cut = any(a is not b for a, b in zip(whole, every, strict=True))
-        else:
-            self.is_cut = False
-        self.is_log = self.axes.may_be_log and spans_decade(every, self.is_log) \
+        settles = self.axes.settles and self.window is None  # who zooms in there sees all of it
+        seen = [settled(c) for c in every] if settles else every
+        self.is_log = self.axes.may_be_log and spans_decade(seen, self.is_log) \
             if self.log_scale is None else self.log_scale
-        scale = scale_of(every, plot_high * 4, log=self.is_log, zero=self.axes.zero)
+        seen = [settled(c, log=self.is_log) for c in every] if settles else every
+        self.is_cut = seen != every
+        scale = scale_of(seen, plot_high * 4, log=self.is_log, zero=self.axes.zero)
         if scale is None:
             text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
