@@ -135,7 +135,13 @@ async def test_over_steps_and_time_and_another_value():
         assert [x.series.at(100) for x in pane.lines] == [(0.99, 0.99, 0.99)] * 2
         assert not pane.log_scale
         assert "eval accuracy over steps" in str(pane.border_title)
-        await pilot.press("2", "down", "enter")
+        await pilot.press("2", "c")  # in a sweep's table it would compare
+        await says(pilot, "learning rate")
+        await pilot.press("escape")
+        table = screen.query_one("#several")
+        assert "none" in table.why_off("stop", ())
+        assert not table.check_action("stop", ())
+        await pilot.press("down", "enter")
         await on_top(pilot, RunScreen)
         assert pilot.app.screen.run_folder == narrow
         await pilot.press("escape")
@@ -173,6 +179,9 @@ async def test_nine_runs_one_of_them_live_and_one_without_settings():
             await pilot.press("right", "end")
             assert "run   name      torch" in shown(table)
             assert others[7].id in shown(table)
+            await pilot.press(*["right"] * 9, "left")
+            assert shown(table).splitlines()[1].strip("│").split() == [
+                "run", "name", "torch", "commit", "←"]  # one column is left of what is shown
             await pilot.press("2")
             # The cursor is on the same run in both tables, and that run is on top in the chart.
             assert screen.query_one("#several").key_at_cursor == others[7].id

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.sweep import Member
+from gpu_engine.runs.sweep import Member, read
 from gpu_engine.sweep import group as sweeps
 from gpu_engine.sweep.table import points
 from gpu_panel.common.dialogs import Confirm
@@ -81,6 +81,7 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
         await on_top(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: "2 waiting" in shown(table))
+        assert table.store.by.text == "max:eval:accuracy"  # what a person has chosen stays
         assert (bad.state().state, bad.state().attempt) == ("queued", 2)
         await pilot.press("home", "down", "enter")
         await on_top(pilot, RunScreen)
@@ -118,27 +119,31 @@ def led_to(chart: ValuesChart) -> dict[str, list[float]]:
 
 async def test_what_each_value_has_led_to_is_a_line_only_where_runs_are_done(monkeypatch):
     nobody_starts(monkeypatch)
-    made = submitted("train.lr=1e-3,3e-4,1e-4,3e-5")
-    for run, losses, why in zip(made.runs, ([3.0, 2.0], [3.0, 1.0], [0.5]), (None, None, "boom"),
-                                strict=False):
-        ended(run, losses, why)
+    runs = submitted("train.lr=1e-3,3e-4,1e-4", "batch.size=64,128").runs
+    ended(runs[0], [3.0, 2.0])
+    ended(runs[1], [0.1], "boom")  # what is done counts more than what was better until it failed
+    ended(runs[2], [3.0, 1.0])
+    ended(runs[4], [0.5], "boom")
     async with panel(slots(1), size=(100, 30)) as (pilot, _):
-        await pilot.app.push_screen(SeveralScreen(sweep=made.id))
-        curves, values = map(pilot.app.screen.query_one, (CurvesPane, ValuesChart))
-        await until(pilot, lambda: len(curves.lines) == 3)
-        assert [line.label for line in curves.lines] == ["lr=1e-3", "lr=3e-4", "lr=1e-4"]
+        await pilot.app.push_screen(shows := SeveralScreen(sweep=read(runs[0].path).sweep))
+        curves, values = map(shows.query_one, (CurvesPane, ValuesChart))
+        await until(pilot, lambda: len(curves.lines) == 4)
+        assert curves.lines[0].label == "lr=1e-3 size=64"
         assert led_to(values) == {"done": [1.0, 2.0], "as far as it got": [0.5]}
         assert [line.loose for line in values.lines] == [False, True]
-        assert curves._chosen == 2  # the first line of the table
-        await pilot.press("end", "up", "up")
-        await until(pilot, lambda: curves._chosen == 1)  # the run under the cursor
+        assert curves._chosen == 1  # the first line of the table
+        await pilot.press("down")
+        await until(pilot, lambda: curves._chosen == 4)  # the run under the cursor
         await pilot.press("3")
-        assert pilot.app.screen.query_one(SeveralPane).has_focus
-        assert not pilot.app.screen.check_action("pane", ("differences",))
-        assert "━━ 1e-3" in shown(pilot.app.screen.query_one(SeveralPane))
-        assert "━━ 3e-5" not in shown(pilot.app.screen.query_one(SeveralPane))  # it has no curve
+        assert shows.query_one(SeveralPane).has_focus
+        assert not shows.check_action("pane", ("differences",))
+        drawn = shown(shows.query_one(SeveralPane))
+        assert "━━ 1e-4  64" in drawn
+        assert "   1e-4  128" in drawn  # it waits, and has no curve
         await pilot.press("y")
-        assert pilot.app.clipboard.startswith("| lr | runs | best loss |")
+        assert pilot.app.clipboard.startswith("| lr | size | runs | best loss |")
+        ended(runs[5], [0.25])
+        await until(pilot, lambda: led_to(values) == {"done": [0.25, 1.0, 2.0]})
 
 
 async def test_of_runs_without_steps_the_chart_of_values_takes_the_whole_width(monkeypatch):

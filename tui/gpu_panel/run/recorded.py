@@ -73,13 +73,14 @@ class Recorded:
             if at:
                 self._put(key, rank, at, [value for value in column if value is not None])
 
-    def named(self, kind: str, view: RankView, event: schema.Metric | schema.Eval) -> int:
-        """Take in values with names: `kind` is LOGGED or EVALUATED. Values without a step belong
+    def named(self, view: RankView, event: schema.Metric | schema.Eval) -> int:
+        """Take in values with names. Values without a step belong
         to the last one that is known; where there is none, each comes after the one before.
         Returns their step."""
         step = event.step if event.step is not None else view.at_step or view.step
         if not step and event.step is None:
             step = self._unstepped[view.rank] = self._unstepped.get(view.rank, -1) + 1
+        kind = EVALUATED if isinstance(event, schema.Eval) else LOGGED
         for name, value in event.values.items():
             if value is not None:
                 self._put(kind + name, view.rank, (step or 0,), (value,))

@@ -256,14 +256,12 @@ class RunStore(Followed):
 
     def _other(self, view: RankView, event: Event) -> None:
         if isinstance(event, schema.Metric | schema.Eval):
-            logged = isinstance(event, schema.Metric)
-            if view.rank < self._curved:
-                step = self.recorded.named(recorded.LOGGED if logged else recorded.EVALUATED, view,
-                                           event)
-                if view.step is None:  # of a script whose steps are not seen
-                    self._timed(view.rank, [step], [event.t])
             if isinstance(event, schema.Eval):
                 self.moments.evaluated(event)
+            if view.rank < self._curved:
+                step = self.recorded.named(view, event)
+                if view.step is None:  # of a script whose steps are not seen
+                    self._timed(view.rank, [step], [event.t])
         elif isinstance(event, schema.Checkpoint):
             self.moments.saved(event)
         elif isinstance(event, schema.Start):
