@@ -204,7 +204,7 @@ async def test_the_spike_that_a_curve_begins_with_is_above_the_chart_until_one_z
         view.axes = Axes(settles=True, may_be_log=True)
         spiky, even = ([first, *(2.0 - x / 100 for x in range(99))] for first in (9.0, 2.9))
         for values, cut in ((spiky, True), (even, False), (spiky[:6], False),
-                            ([9.0, *(8 * 0.95 ** x for x in range(99))], False)):  # logarithmic
+                            ([9.0, *(3 * 0.95 ** x for x in range(99))], False)):  # logarithmic
             view.show([Curve(0, "a", series(values))])
             await pilot.pause()
             text(view)

@@ -125,6 +125,8 @@ async def test_over_steps_and_time_and_another_value():
         await pilot.press("x", "l", "m", "left")
         assert pane.border_subtitle == "log · smooth 0.6"
         assert f"{wide.id} digits-a" in screen_text(pilot.app)  # at the reading line
+        await pilot.press("plus", "x", "x")
+        assert (pane.cross, pane.window) == (None, None)
         await pilot.press("c")
         await says(pilot, "learning rate")
         await pilot.press(*"accu")
@@ -141,6 +143,7 @@ async def test_over_steps_and_time_and_another_value():
         table = screen.query_one("#several")
         assert "none" in table.why_off("stop", ())
         assert not table.check_action("stop", ())
+        assert not table.why_off("compare", ())  # so that its key does what the screen has for it
         await pilot.press("down", "enter")
         await on_top(pilot, RunScreen)
         assert pilot.app.screen.run_folder == narrow
