@@ -33,6 +33,15 @@ _FINE = 1000
 """Marks of the axis of values from one value, or one decade, to the next."""
 
 
+def _over_time(axes: Axes) -> Axes:
+    """The same values over milliseconds."""
+    return replace(axes, x_text=_clock, x_name="at", x_ticks=_time_ticks)
+
+
+def _clock(x: float) -> str:
+    return units.clock(x / 1000) if x >= 10_000 else f"{x / 1000:.1f} s"
+
+
 def _time_ticks(low: float, high: float, most: int) -> list[float]:
     return [1000 * v for v in time_ticks(low / 1000, high / 1000, most)]
 
@@ -59,11 +68,8 @@ runs are done, ○ as far as they have got."""
         if not store.runs:
             return
         subject = store.subject
-        axes, by_time = subject.axes, store.by_time or subject.by_time
-        if by_time and not subject.by_time:
-            axes = replace(
-                axes, x_text=lambda x: units.clock(x / 1000) if x >= 10_000
-                else f"{x / 1000:.1f} s", x_name="at", x_ticks=_time_ticks)
+        by_time = store.by_time or subject.by_time
+        axes = _over_time(subject.axes) if store.by_time and not subject.by_time else subject.axes
         self.axes = replace(axes, settles=subject.key == LOSS,
                             empty="no value" if store.caught_up else "reading …")
         self.show(store.curves(), None, chosen)

@@ -100,8 +100,8 @@ s stops the whole sweep, u retries failed runs."""
     def table(self) -> Table:
         store = self.store
         if store.group is None:
-            return table.of_chosen(store.facts, compare.figure_rows(store.facts), self.strokes(),
-                                   right=True)
+            facts = store.facts
+            return table.of_chosen(facts, compare.figure_rows(facts), self.strokes(), right=True)
         self.entitle(store.title, "b value · O least/greatest · y copy")
         return table.of_sweep(store.points, store.group.keys, store.by, self.strokes(),
                               unfolded=self._unfolded)
