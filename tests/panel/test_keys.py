@@ -20,10 +20,9 @@ from gpu_panel.common.choice import Choice
 from gpu_panel.common.help import HelpScreen
 from gpu_panel.common.panes import Pane, PaneScreen
 from gpu_panel.common.rows import Rows
-from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.screen import LaunchScreen
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.sweep.screen import SweepScreen
+from gpu_panel.several.screen import SeveralScreen
 
 from ..conftest import slots
 from .panel_kit import panel, until
@@ -70,7 +69,7 @@ def test_the_scopes_on_a_screen_are_those_of_its_panes():
     """They are known before the screens are, whose classes take their bindings from the table."""
     assert set(keys.SCREENS) == {
         frozenset({screen.SCOPE, *(key.scope for pane in screen.PANES for key in pane.KEYS)})
-        for screen in (LaunchScreen, RunScreen, CompareScreen, SweepScreen)}
+        for screen in (LaunchScreen, RunScreen, SeveralScreen)}
 
 
 def test_no_key_does_two_things_on_one_screen():
@@ -85,7 +84,7 @@ async def test_each_key_is_in_the_help_of_its_screen(tmp_path):
         await pilot.app.push_screen(run)
         of_launch, of_run, *others = (
             {k.id for part in screen.key_sections() for k in part.keys}
-            for screen in (launch, run, CompareScreen, SweepScreen))
+            for screen in (launch, run, SeveralScreen))
         assert {k.id for k in keys.KEYS} <= of_launch.union(of_run, *others)
         assert of_launch & of_run == {k.id for k in keys.of("app")}
         assert {"log.find", "chart.whole", "run.stop", "pane.ranks"} <= of_run

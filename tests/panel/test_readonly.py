@@ -29,8 +29,6 @@ from .run_kit import listed, on_top
 SHOWS = """
     Choice: move open
     CommandDialog: cancel submit
-    CompareScreen: copy
-    FiguresPane: open
     CurveView: cross log_scale smooth whole zoom
     CurvesPane: axis value
     DevicesPane: move_rank other_kind tick tick_all
@@ -50,7 +48,8 @@ SHOWS = """
     Rows: cursor_down page_down page_up scroll_down scroll_end scroll_home scroll_up
     RunScreen: about again back copy_command curve maximize
     RunsPane: again best clear columns compare filter fold mark mark_all open order turn
-    SweepPane: compare copy open turn value
+    SeveralPane: compare open scroll turn value
+    SeveralScreen: copy
 """
 """Actions that change nothing but what is shown, or answer a dialog that only a refused action
 opens."""

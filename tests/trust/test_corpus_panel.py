@@ -12,10 +12,9 @@ from textual.screen import Screen
 
 from gpu_engine.runs.folder import Run
 from gpu_panel.common.errors import log_path
-from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.sweep.screen import SweepScreen
+from gpu_panel.several.screen import SeveralScreen
 from gpu_panel.theme import ThemedApp
 
 from ..conftest import slots
@@ -99,7 +98,7 @@ async def test_comparing(world, watch):
     made = [make(name, world) for name in names]
     watching = watch()
     for begin in range(0, len(made), 8):
-        screen = CompareScreen([Run(world.runs / GOOD), *map(Run, made[begin:begin + 8])])
+        screen = SeveralScreen([Run(world.runs / GOOD), *map(Run, made[begin:begin + 8])])
         await _seen(watching, f"comparing {'; '.join(names[begin:begin + 8])}", screen,
                     lambda screen=screen: screen.store.caught_up)
     assert not watching.problems, "\n".join(dict.fromkeys(watching.problems))
@@ -110,8 +109,8 @@ async def test_the_sweep_of_all(world, watch):
         if name not in HEAVY:
             make(name, world)
     watching = watch()
-    screen = SweepScreen("s1")
-    await _seen(watching, "the sweep", screen, lambda: screen.table.members is not None,
+    screen = SeveralScreen(sweep="s1")
+    await _seen(watching, "the sweep", screen, lambda: screen.store.group is not None,
                 ["enter", "down", "enter", "end"])
     assert not watching.problems, "\n".join(watching.problems)
 

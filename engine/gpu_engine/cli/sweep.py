@@ -129,22 +129,10 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
-    from gpu_engine.sweep.table import (
-        FAILED,
-        STOPPED,
-        cells,
-        failures,
-        heads,
-        notes,
-        summary,
-    )
+    from gpu_engine.sweep.table import causes, cells, heads, notes, summary
 
     out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     told = notes(rows, by, found.of)
     out += ["", *told] if told else []
-    for kind in (FAILED, STOPPED):
-        for why, whose in failures(members, kind):
-            first = ", ".join(one.id for one in whose[:6]) + (", …" if len(whose) > 6 else "")
-            out += ["", f"{len(whose)} {kind} ({first}): {why}"]
-    return out
+    return [*out, *(line for _, cause in causes(members) for line in ("", cause))]

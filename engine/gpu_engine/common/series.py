@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf, isfinite, nan
 from operator import add, lt
@@ -163,6 +163,13 @@ class Series:
         if not self.count[i]:
             return nan, nan, nan
         return self.lo[i], self.total[i] / self.count[i], self.hi[i]
+
+    def buckets(self) -> Iterator[tuple[int, float, float, float]]:
+        """(x in its middle, least, mean, greatest) of each bucket that has a value."""
+        for x in range(self.first * self.stride, (self.last or 0) + 1, self.stride):
+            found = self.at(x)
+            if found is not None:
+                yield min(x + (self.stride - 1) // 2, self.last or 0), *found
 
     @property
     def start(self) -> int | None:

@@ -122,16 +122,18 @@ def figure_rows(runs: Sequence[RunFacts]) -> list[Row]:
             *(_row(clean(n), units.loss, [f.logged.get(n) for f in found])
               for n in dict.fromkeys(n for f in found for n in f.logged)),
             _row("time", units.clock, [f.seconds for f in found]),
-            _row("samples per s", "{:,.4g}".format, [f.samples_per_s for f in found]),
+            _row("samples per s", units.short, [f.samples_per_s for f in found]),
             _row("GPU memory", units.size, [f.gpu_peak for f in found]),
             _row("host memory", units.size, [f.host_memory for f in found])]
     return [row for row in rows if any(v is not None for v in row.values)]
 
 
 def setting_rows(runs: Sequence[RunFacts]) -> list[Row]:
+    """In which settings they differ, those whose settings could be read."""
     keys = dict.fromkeys(k for r in runs for k in r.settings)
-    rows = [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys]
-    return [row for row in rows if row.differs]
+    readable = [r for r in runs if r.settings]
+    return [Row(k, tuple(r.settings.get(k) for r in runs)) for k in keys
+            if len({r.settings.get(k) for r in readable}) > 1]
 
 
 def environment_rows(runs: Sequence[RunFacts]) -> list[Row]:

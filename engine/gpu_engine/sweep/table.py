@@ -22,6 +22,8 @@ _KIND = {"completed": DONE, "queued": WAITING, "starting": RUNNING, "running": R
 """State of a run → what it counts as; any other has failed."""
 LONGEST = 24
 """Characters of a value."""
+_NAMED = 6
+"""Runs with the same cause that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,13 @@ def failures(members: Iterable[One], kind: str = FAILED) -> list[tuple[str, list
         if one.kind == kind and (one.why or kind == FAILED):
             out.setdefault(one.why or one.state, []).append(one)
     return sorted(out.items(), key=lambda pair: -len(pair[1]))
+
+
+def causes(members: Sequence[One]) -> list[tuple[str, str]]:
+    """FAILED or STOPPED, and of whom and why in one line: "1 failed (61f8): rank 0: boom"."""
+    return [(kind, f"{len(whose)} {kind} ({', '.join(one.id for one in whose[:_NAMED])}"
+                   f"{', …' * (len(whose) > _NAMED)}): {why}")
+            for kind in (FAILED, STOPPED) for why, whose in failures(members, kind)]
 
 
 def names(members: Iterable[One]) -> list[str]:

@@ -218,3 +218,38 @@ async def test_ranks_that_agree_are_one_line_and_more_than_three_that_differ_a_b
         view.action_log_scale()
         await pilot.pause()
         assert not view.border_subtitle
+
+
+async def test_what_is_unfinished_is_hollow_dots_without_a_line():
+    async with Chart().run_test(size=(40, 12)) as pilot:
+        view = pilot.app.query_one(CurveView)
+        view.show([Curve(0, "done", series([1.0, 2.0, 3.0])),
+                   Curve(0, "open", series([3.0, 1.0], 1), loose=True)])
+        await pilot.pause()
+        assert text(view).splitlines()[0].split() == ["━━", "done", "○", "open"]
+        view.show([Curve(0, "open", series([3.0, 1.0], 1), loose=True)])
+        await pilot.pause()
+        drawn = text(view)
+        assert drawn.count("○") == 2
+        assert not any("\u2800" <= c <= "\u28ff" for c in drawn)
+
+
+async def test_the_spike_that_a_curve_begins_with_is_above_the_chart_until_one_zooms_in():
+    async with Chart().run_test(size=(60, 12)) as pilot:
+        view = pilot.app.query_one(CurveView)
+        view.axes = Axes(settles=True, may_be_log=True)
+        spiky, even = ([first, *(2.0 - x / 100 for x in range(99))] for first in (9.0, 2.9))
+        for values, cut in ((spiky, True), (even, False), (spiky[:6], False),
+                            ([9.0, *(3 * 0.95 ** x for x in range(99))], False)):  # logarithmic
+            view.show([Curve(0, "a", series(values))])
+            await pilot.pause()
+            text(view)
+            assert view.is_cut is cut
+        view.show([Curve(0, "a", series(spiky))])
+        await pilot.pause()
+        assert not any(row.startswith("5") for row in text(view).splitlines())
+        assert "begins above" in str(view.border_subtitle or "")
+        view.window = (0.0, 50.0)
+        view.redraw()
+        await pilot.pause()
+        assert any(row.startswith("5") for row in text(view).splitlines())

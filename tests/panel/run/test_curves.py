@@ -37,17 +37,17 @@ from ..run_kit import (
 def test_a_rank_that_goes_back_replaces_its_values_and_a_repeated_step_adds_to_them():
     seen, view = Recorded(), RankView(0)
     for at in range(10):
-        seen.named(recorded.LOGGED, view, schema.Metric(at, {"a": float(at), "gone": None}))
-    seen.named(recorded.LOGGED, view, schema.Metric(9, {"a": 11.0}))
+        seen.named(view, schema.Metric(at, {"a": float(at), "gone": None}))
+    seen.named(view, schema.Metric(9, {"a": 11.0}))
     assert list(seen.values) == ["log:a"]  # unknown is no value
     series = seen.values["log:a"].ranks[0]
     assert series.at(9) == (9.0, 10.0, 11.0)
     seen.begin(0)
-    seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 50.0}))
+    seen.named(view, schema.Metric(5, {"a": 50.0}))
     assert series.last == 5
     assert series.at(5) == (50.0, 50.0, 50.0)
     seen.begin(0)
-    seen.named(recorded.LOGGED, view, schema.Metric(5, {"a": 60.0}))  # the same step anew
+    seen.named(view, schema.Metric(5, {"a": 60.0}))  # the same step anew
     assert series.at(5) == (60.0, 60.0, 60.0)
     for lr, steps in ((1.0, (1, 2, 3)), (3.0, (2, 3)), (9.0, (3,))):
         seen.begin(0)
@@ -56,7 +56,7 @@ def test_a_rank_that_goes_back_replaces_its_values_and_a_repeated_step_adds_to_t
     series = seen.values["lr"].ranks[0]
     assert [series.at(step) for step in (1, 2, 3, 4)] == [
         (1.0, 1.0, 1.0), (3.0, 3.0, 3.0), (5.0, 7.0, 9.0), None]
-    seen.named(recorded.EVALUATED, RankView(0, step=7), schema.Eval(0, {"a": 1.0}))
+    seen.named(RankView(0, step=7), schema.Eval(0, {"a": 1.0}))
     assert seen.values["eval:a"].ranks[0].last == 0
 
 
@@ -66,7 +66,7 @@ def test_many_names_on_many_ranks_take_bounded_memory():
     for rank in range(64):
         view = RankView(rank)
         for at in (0, 5_000_000):
-            seen.named(recorded.LOGGED, view, schema.Metric(
+            seen.named(view, schema.Metric(
                 at, {f"layer {i}": 1.0 for i in range(300)}))
     kept = [s for v in seen.values.values() for s in v.ranks.values()]
     assert len(kept) == recorded.MOST

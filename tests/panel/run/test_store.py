@@ -15,7 +15,6 @@ from gpu_engine.events import schema
 from gpu_engine.events.reader import decoded
 from gpu_engine.events.writer import encode
 from gpu_engine.runs.folder import Run, State
-from gpu_panel.compare.curve import LOSS, RunCurve
 from gpu_panel.run.banner import banner
 from gpu_panel.run.doing import standing_still
 from gpu_panel.run.store import RunStore
@@ -181,6 +180,7 @@ def store() -> RunStore:
 def compare(one: RunStore, many: RunStore):
     assert repr(one.view) == repr(many.view)
     same(one.loss.all, many.loss.all)
+    same(one.times.all, many.times.all)
     all_same(one.loss.ranks, many.loss.ranks)
     for name in ("allocated", "peak", "reserved", "rss"):
         all_same(getattr(one.memory, name), getattr(many.memory, name))
@@ -203,21 +203,6 @@ def test_a_file_read_in_stretches_is_the_file_read_event_by_event(told, at, cut)
     for begin, end in zip([0, *sorted(cut)], [*sorted(cut), None], strict=True):
         many.fold([(0, whole[begin:end])])
     compare(one, many)
-
-
-@given(events, st.lists(times, min_size=1, max_size=9), st.sampled_from(
-    [LOSS, "learning rate", "eval x"]), st.none() | st.integers(1, 64))
-@settings(deadline=None, max_examples=50)
-def test_a_compared_curve_made_in_stretches_is_the_same(told, at, name, batch):
-    whole, one, many = _read_again(told, at), RunCurve(name), RunCurve(name)
-    if batch:
-        whole.insert(0, schema.Schedule(None, None, None, None, None, batch))
-    for event in whole:
-        one.add(0, event)
-    many.add(0, *whole)
-    assert set(one.names) == set(many.names)
-    for axis in ("step", "time"):
-        same(one.over(axis), many.over(axis))
 
 
 def _read_again(told: list[list[schema.Event]], at: list[float]) -> list[schema.Event]:

@@ -17,6 +17,8 @@ FLAT = 1e-3
 
 _MANY = 24
 """Columns from which on noise can be told from a curve."""
+_SETTLED = 8
+"""Columns of a curve from which on its beginning is no more than a beginning."""
 _MOST = 1e300
 """The largest value that is drawn: beyond it, differences of floats overflow."""
 
@@ -73,6 +75,21 @@ def merged(each: Sequence[ColumnValues]) -> ColumnValues:
         known = [v for v in values if v is not None]
         mean.append(sum(known) / len(known) if known else None)
     return ColumnValues(lo, hi, mean, frozenset().union(*(c.bad for c in each)))
+
+
+def settled(columns: ColumnValues, *, log: bool = False) -> ColumnValues:
+    """The columns without the spike that a curve begins with: its first twentieth, where that
+    would take more than half of the height from the rest. `log`: of a logarithmic scale."""
+    known = [px for px, mean in enumerate(columns.mean) if mean is not None]
+    if len(known) < _SETTLED:
+        return columns
+    cut = known[max(len(known) // 20, 1)]
+    low, high = min(columns.lo[cut:]), max(columns.hi[cut:])
+    most = high * high / low if log and low > 0 else high + (high - low)
+    if not max(columns.hi[:cut]) > most:
+        return columns
+    return ColumnValues([inf] * cut + columns.lo[cut:], [-inf] * cut + columns.hi[cut:],
+                        [None] * cut + columns.mean[cut:], columns.bad)
 
 
 def gaps(columns: ColumnValues, most: int) -> frozenset[int]:
@@ -226,6 +243,8 @@ class Axes:
     unit: str = ""
     """The name of that unit, which stands at the axis."""
     zero: bool = False
+    settles: bool = False
+    """Whether the spike that a curve begins with may be above the scale, see `settled`."""
     may_be_log: bool = False
     """Whether the scale is logarithmic by itself where that shows more."""
     x_text: Callable[[int], str] = "{:,}".format

@@ -38,7 +38,7 @@ class CurveView(CurveDrawing, can_focus=True):
         """Show these lines. `over_all`: the series over all lines, for the band; without it the
         band is made of the lines. `chosen`: the index of the line to draw on top."""
         marks = tuple(marks)
-        state = ([(id(x.series), x.label, x.series.version) for x in lines], chosen, marks,
+        state = ([(id(x.series), x.label, x.series.version, x.loose) for x in lines], chosen, marks,
                  self.axes)
         if state != self._drawn:
             self._drawn = state
@@ -61,7 +61,7 @@ class CurveView(CurveDrawing, can_focus=True):
             title = re.sub(rf", {self.LINES} \S+ to \S+| on all {self.LINES}", "", title) \
                 + f" · {self.agree} {self.LINES} agree"
         modes = ["log"] * self.is_log + [f"smooth {self.smooth}"] * (self.smooth is not None) \
-            + ["zoomed"] * bool(self.window)
+            + ["zoomed"] * bool(self.window) + ["begins above"] * self.is_cut
         entitle(self, title or None, " · ".join(modes))
 
     def action_log_scale(self) -> None:

@@ -27,6 +27,7 @@ from gpu_panel.charts.axes import (
     odd_one,
     reduce,
     scale_of,
+    settled,
     smoothed,
     spans_decade,
 )
@@ -50,6 +51,7 @@ _LEGEND_FROM = 8
 """From this height on, in cells, a chart with several lines has a legend."""
 SAMPLES = ("━━", "╍╍", "┅┅", "╍┅", "┈┈")
 """How the dashes of `braille.DASHES` look in a legend."""
+HOLLOW = "○"
 
 
 def _is_rough(points: Sequence[Point | None]) -> bool:
@@ -67,6 +69,8 @@ class Curve:
     series: Series
     faint: bool = False
     """Whether it belongs to another line, and is drawn with another dash."""
+    loose: bool = False
+    """Whether its values are no line: each is a hollow dot."""
 
 
 class CurveDrawing(Widget):
@@ -102,6 +106,8 @@ class CurveDrawing(Widget):
         """The strength; None: as strong as the noise demands, see `is_noisy`."""
         self.is_log = False
         """Whether the scale that was drawn last is logarithmic."""
+        self.is_cut = False
+        """Whether a curve that was drawn last begins above the scale."""
         self.is_smooth = False
         """Whether the curves that were drawn last were smoothed of themselves."""
         self.agree = 0
@@ -160,9 +166,13 @@ class CurveDrawing(Widget):
         above = 1 if unit or (high >= _LEGEND_FROM and len(entries) > 1) else 0
         plot_high = high - below - above
         every = [*columns, *([over_all] if over_all else [])]
-        self.is_log = self.axes.may_be_log and spans_decade(every, self.is_log) \
+        settles = self.axes.settles and self.window is None  # who zooms in there sees all of it
+        seen = [settled(c) for c in every] if settles else every
+        self.is_log = self.axes.may_be_log and spans_decade(seen, self.is_log) \
             if self.log_scale is None else self.log_scale
-        scale = scale_of(every, plot_high * 4, log=self.is_log, zero=self.axes.zero)
+        seen = [settled(c, log=self.is_log) for c in every] if settles else every
+        self.is_cut = seen != every
+        scale = scale_of(seen, plot_high * 4, log=self.is_log, zero=self.axes.zero)
         if scale is None:
             text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)
@@ -252,7 +262,8 @@ class CurveDrawing(Widget):
             if not line.faint:
                 kind, _, number = line.label.rpartition(" ")  # "rank 0", "1", "2": the word once
                 dash = palette.dash_of(self.app, line.index) % len(SAMPLES)
-                entries.append((SAMPLES[dash], number if before == kind else line.label,
+                entries.append((HOLLOW if line.loose else SAMPLES[dash],
+                                number if before == kind else line.label,
                                 _LINES + line.index % palette.HUES))
                 before = kind
         return entries
@@ -273,10 +284,11 @@ class CurveDrawing(Widget):
                     and not (line.faint or self.is_band):
                 dots = thick(dots, scale.dots)
             style = _LINES + line.index % palette.HUES
-            plot.paint(dots, style)
+            if not line.loose:
+                plot.paint(dots, style)
             known = [(x, p[1]) for x, p in enumerate(scale.points(drawn)) if p is not None]
-            for x, dot in known if len(known) <= _FEW else ():
-                plot.text(x // 2, plot.height - 1 - dot // 4, "●", style)
+            for x, dot in known if line.loose or len(known) <= _FEW else ():
+                plot.text(x // 2, plot.height - 1 - dot // 4, HOLLOW if line.loose else "●", style)
 
     def _strength(self, each: Sequence[ColumnValues], scale: Scale) -> float:
         """How strongly curves are smoothed."""

@@ -107,6 +107,11 @@ class PaneScreen(Screen[None]):
     def action_back(self) -> None:
         self.dismiss(None)
 
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.group == "store" and event.state == WorkerState.ERROR:
+            self.notify(f"The panel no longer reads what is shown: {event.worker.error}",
+                        severity="error", markup=False, timeout=30)
+
     # --- help and palette ----------------------------------------------------------------------
 
     @classmethod
@@ -208,11 +213,6 @@ class StoreScreen(PaneScreen):
         pane = self.pane(self._front)
         if not pane.has_focus_within:
             pane.enter()
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        if event.worker.group == "store" and event.state == WorkerState.ERROR:
-            self.notify(f"The panel no longer reads what is shown: {event.worker.error}",
-                        severity="error", markup=False, timeout=30)
 
 
 # --- the tabs of panes ----------------------------------------------------------------------------

@@ -24,9 +24,13 @@ class Followed:
         """Read a batch and take it in. Returns the seconds until the next time."""
         raise NotImplementedError
 
+    async def once(self) -> float:
+        """The same, for an owner that may be cancelled."""
+        if self.reading is None or self.reading.done():
+            self.reading = asyncio.ensure_future(self.read_on())
+        return await asyncio.shield(self.reading)
+
     async def follow(self) -> None:
         """Read until the owner cancels this task; another can go on from there."""
         while True:
-            if self.reading is None or self.reading.done():
-                self.reading = asyncio.ensure_future(self.read_on())
-            await asyncio.sleep(await asyncio.shield(self.reading))
+            await asyncio.sleep(await self.once())

@@ -24,7 +24,7 @@ from gpu_panel.textual_private import surely_rings
 if TYPE_CHECKING:
     from gpu_panel.launch.run_page import RunPage
     from gpu_panel.run.store import RunStore
-    from gpu_panel.sweep.curves import SweepPage
+    from gpu_panel.several.curves import SweepPage
 
 _P = TypeVar("_P", bound=Widget)
 AGES = 10.0
@@ -113,7 +113,7 @@ of its runs, and what each value has led to."""
             page = await self._page_of(RunPage, self._stores)
             await page.begin(at)
         else:
-            from gpu_panel.sweep.curves import SweepPage
+            from gpu_panel.several.curves import SweepPage
 
             page = await self._page_of(SweepPage)
             await page.begin(at.sweep)

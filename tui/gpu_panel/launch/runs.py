@@ -517,8 +517,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._arrange()
 
     def action_compare(self) -> None:
-        from gpu_panel.compare.screen import CompareScreen
-        from gpu_panel.compare.store import MOST
+        from gpu_panel.several.screen import MOST, SeveralScreen
 
         if len(self.marked) > MOST:
             self.notify(f"At most {MOST} runs are compared; {len(self.marked)} are marked",
@@ -526,7 +525,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
             return
         chosen = in_order(self.targets, self.order, self.turned)
         runs = [line.run for line in chosen]
-        self.app.push_screen(CompareScreen(runs))
+        self.app.push_screen(SeveralScreen(runs))
 
     def on_rows_chosen(self, event: Rows.Chosen) -> None:
         event.stop()
@@ -534,9 +533,9 @@ them, and c compares them. Esc clears the marks, then the filter."""
 
     def action_open(self) -> None:
         if (sweep := self.sweep_at_cursor) is not None:
-            from gpu_panel.sweep.screen import SweepScreen
+            from gpu_panel.several.screen import SeveralScreen
 
-            self.app.push_screen(SweepScreen(sweep.id))
+            self.app.push_screen(SeveralScreen(sweep=sweep.id))
         elif (line := self.line_at_cursor) is not None:
             self.open(line.run)
 

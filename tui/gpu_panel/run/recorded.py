@@ -44,11 +44,14 @@ _columns = attrgetter("step", "t", "n", *_OF_STEPS.values())
 
 
 class Recorded:
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        """`most`: curves that are kept."""
         self.values: dict[str, RankValues] = {}
         self.left_out = 0
         """Values that were not kept, as there are too many names."""
-        self._curves = 0
+        self._most, self._curves = most, 0
+        self._unstepped: dict[int, int] = {}
+        """Rank → how many values came of which no step is known."""
         self._stepped: dict[int, float] = {}
         """Rank → the time of its last step event, Unix seconds."""
 
@@ -70,13 +73,18 @@ class Recorded:
             if at:
                 self._put(key, rank, at, [value for value in column if value is not None])
 
-    def named(self, kind: str, view: RankView, event: schema.Metric | schema.Eval) -> None:
-        """Take in values with names: `kind` is LOGGED or EVALUATED. Values without a step belong
-        to the last one that is known."""
-        step = event.step if event.step is not None else view.at_step or view.step or 0
+    def named(self, view: RankView, event: schema.Metric | schema.Eval) -> int:
+        """Take in values with names. Values without a step belong
+        to the last one that is known; where there is none, each comes after the one before.
+        Returns their step."""
+        step = event.step if event.step is not None else view.at_step or view.step
+        if not step and event.step is None:
+            step = self._unstepped[view.rank] = self._unstepped.get(view.rank, -1) + 1
+        kind = EVALUATED if isinstance(event, schema.Eval) else LOGGED
         for name, value in event.values.items():
             if value is not None:
-                self._put(kind + name, view.rank, (step,), (value,))
+                self._put(kind + name, view.rank, (step or 0,), (value,))
+        return step or 0
 
     def _put(self, key: str, rank: int, steps: Sequence[int], found: Sequence[float]) -> None:
         series = self._series(key, rank)
@@ -100,7 +108,7 @@ class Recorded:
         """The curve of a rank, which is made if it is missing; None if there are too many."""
         values = self.values.get(key)
         series = values.ranks.get(rank) if values is not None else None
-        if series is None and self._curves < MOST:
+        if series is None and self._curves < self._most:
             if values is None:
                 values = self.values[key] = RankValues()
             self._curves += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -96,9 +97,12 @@ def _put(xs: Sequence[int], values: Sequence[int | None], *into: Series) -> None
 class RunStore(Followed):
     """Everything that the run screen shows: state, plan, the view of the events, and curves."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, curved: int = sys.maxsize, most: int = recorded.MOST) -> None:
+        """`curved`: ranks, the first ones, whose curves are kept. `most`: curves of recorded
+        values."""
         super().__init__()
         self.run = run
+        self._curved = curved
         self.plan: LaunchPlan | None = None
         """None before it was read, or if it can't be read."""
         self.state: State | None = None
@@ -110,7 +114,9 @@ class RunStore(Followed):
         """Optimizers after the first, by their number, from 1."""
         self.memory = MemorySeries()
         self.devices = DeviceFigures()
-        self.recorded = Recorded()
+        self.recorded = Recorded(most)
+        self.times = RankSeries()
+        """When steps were made, by the clock: of one rank."""
         self.moments = Moments()
         self.clock = RunClock()
         """What charts over time are drawn by."""
@@ -245,18 +251,20 @@ class RunStore(Followed):
         self._forget_attempt()
 
     def _other(self, view: RankView, event: Event) -> None:
-        if isinstance(event, schema.Metric):
-            self.recorded.named(recorded.LOGGED, view, event)
-        elif isinstance(event, schema.Eval):
-            self.recorded.named(recorded.EVALUATED, view, event)
-            self.moments.evaluated(event)
+        if isinstance(event, schema.Metric | schema.Eval):
+            if isinstance(event, schema.Eval):
+                self.moments.evaluated(event)
+            if view.rank < self._curved:
+                step = self.recorded.named(view, event)
+                if view.step is None:  # of a script whose steps are not seen
+                    self._timed(view.rank, [step], [event.t])
         elif isinstance(event, schema.Checkpoint):
             self.moments.saved(event)
         elif isinstance(event, schema.Start):
             self.clock.begun(event.attempt or 1, event.t)
             self.moments.begun(event)
             self.recorded.begin(view.rank)
-            for series in (self.loss, *(o.loss for o in self.others.values())):
+            for series in (self.loss, self.times, *(o.loss for o in self.others.values())):
                 series.begin(view.rank, view.attempt)
 
     def _forget_attempt(self) -> None:
@@ -267,6 +275,8 @@ class RunStore(Followed):
     def _many(self, rank: int, steps: Sequence[schema.Step], memory: Sequence[schema.Memory]
               ) -> None:
         """Add what is frequent, many at a time: so a point costs no call of its own."""
+        if rank >= self._curved:
+            return
         for event in steps:
             for index, other in (event.others or {}).items():
                 found = self.others.get(index)
@@ -278,8 +288,15 @@ class RunStore(Followed):
         if steps:
             add_losses(self.loss, rank, steps)
             self.recorded.stepped(rank, steps)
+            self._timed(rank, [event.step for event in steps], [event.t for event in steps])
         if memory:
             self.memory.add(rank, [int(self.clock.seconds(e.t) or 0) for e in memory], memory)
+
+
+    def _timed(self, rank: int, steps: Sequence[int], times: Sequence[float]) -> None:
+        """Take in when these steps were made. Of several ranks the first is as good as all."""
+        if rank == min(self.view.ranks):
+            self.times.extend(rank, steps, [self.clock.seconds(t) or 0.0 for t in times])
 
 
 # --- losses of step events, many at a time --------------------------------------------------------

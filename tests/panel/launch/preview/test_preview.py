@@ -15,14 +15,14 @@ from gpu_engine.runs.folder import Cause, Run
 from gpu_panel.launch.run_line import Pointed
 from gpu_panel.launch.run_page import RunPage
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.sweep.screen import SweepScreen
+from gpu_panel.several.screen import SeveralScreen
 
 from ....conftest import slots
 from ....plans import plan
 from ....sweep.made import ended, nobody_starts, submitted
-from ...compare.test_screen import begun, train, written
 from ...panel_kit import panel, shown, until
 from ...run_kit import Written, flat, on_top
+from ...several.test_chosen import begun, train, written
 from ..runs.test_pane import at_the_runs
 
 
@@ -106,14 +106,14 @@ async def test_of_a_sweep_the_curves_of_its_runs_are_shown_and_of_a_run_its_own(
     ended(made.runs[1], [2.0, 0.5])
     async with panel(slots(2)) as (pilot, screen):
         await at_the_runs(pilot, screen, 2)
-        await says(pilot, screen, f"sweep {made.id} toy ─ 2 of 2 done", "loss ─ 2 runs",
+        await says(pilot, screen, f"sweep {made.id} toy ─ 2 of 2 done", "loss over steps",
                    "best loss by lr")
         await pilot.press("right", "down")
         await says(pilot, screen, f"run {made.runs[0].id}", "ranks ─ 1")
         await pilot.press("up")
-        await says(pilot, screen, "loss ─ 2 runs")
+        await says(pilot, screen, "loss over steps")
         await pilot.press("enter")
-        await on_top(pilot, SweepScreen)
+        await on_top(pilot, SeveralScreen)
 
 
 # --- when it reads ------------------------------------------------------------------------------

@@ -11,19 +11,19 @@ import pytest
 
 from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
-from gpu_engine.runs.sweep import Member
+from gpu_engine.runs.sweep import Member, read
 from gpu_engine.sweep import group as sweeps
 from gpu_engine.sweep.table import points
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.rows import cells
-from gpu_panel.compare.screen import CompareScreen
 from gpu_panel.launch.run_line import RunLine, fold, layout, sweep_row
 from gpu_panel.run.screen import RunScreen
-from gpu_panel.sweep import lines
-from gpu_panel.sweep.curves import axis
-from gpu_panel.sweep.screen import SweepPane, SweepScreen
+from gpu_panel.several import table as tables
+from gpu_panel.several.curves import CurvesPane, ValuesChart, axis
+from gpu_panel.several.screen import SeveralPane, SeveralScreen
 
+from ... import event_lines
 from ...conftest import slots
 from ...sweep.made import ended, nobody_starts, submitted
 from ...sweep.test_table import one
@@ -56,31 +56,32 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
         await pilot.press("escape", "m")
         assert listed.marked == {run.id for run in made.runs}
         await pilot.press("m", "enter")
-        await on_top(pilot, SweepScreen)
-        table = pilot.app.screen.query_one(SweepPane)
+        await on_top(pilot, SeveralScreen)
+        table = pilot.app.screen.query_one(SeveralPane)
         await until(pilot, lambda: "boom" in shown(table))
         assert "1e-3  2 done               0.750 ± 0.354 (2)" in shown(table)
         assert len(pilot.app.screen.query_one(KeyBar).shown) <= 8
         await pilot.press("home", "enter", "c")
         assert table.keys == ["point 1", first.id, second.id, "point 3"]
-        await on_top(pilot, CompareScreen)
+        await on_top(pilot, SeveralScreen)
         assert [one.run.id for one in pilot.app.screen.store.runs] == [first.id, second.id]
         await pilot.press("escape", "down", "c")  # of one run: the best of all
-        await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen)
+        await until(pilot, lambda: isinstance(pilot.app.screen, SeveralScreen)
                     and len(pilot.app.screen.store.runs) == 4)
         await pilot.press("escape")
-        await on_top(pilot, SweepScreen)
+        await on_top(pilot, SeveralScreen)
         await pilot.press("b")
         await pilot.press(*"accuracy")
         await says(pilot, "eval:accuracy")
         await pilot.press("enter")
         await until(pilot, lambda: "best eval:accuracy" in shown(table))
         await pilot.press("O")
-        assert table.by.text == "max:eval:accuracy"
+        assert table.store.by.text == "max:eval:accuracy"
         await pilot.press("u")
         await on_top(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: "2 waiting" in shown(table))
+        assert table.store.by.text == "max:eval:accuracy"  # what a person has chosen stays
         assert (bad.state().state, bad.state().attempt) == ("queued", 2)
         await pilot.press("home", "down", "enter")
         await on_top(pilot, RunScreen)
@@ -106,10 +107,63 @@ async def test_a_picture_of_its_table(monkeypatch):
     async with panel(slots(1), size=(100, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 12)
         await pilot.press("enter")
-        await on_top(pilot, SweepScreen)
-        table = pilot.app.screen.query_one(SweepPane)
+        await on_top(pilot, SeveralScreen)
+        table = pilot.app.screen.query_one(SeveralPane)
         await until(pilot, lambda: "out of memory" in shown(table))
         await picture("sweep", pilot.app, GOLDENS)
+
+
+def led_to(chart: ValuesChart) -> dict[str, list[float]]:
+    return {line.label: [mean for _, _, mean, _ in line.series.buckets()] for line in chart.lines}
+
+
+async def test_what_each_value_has_led_to_is_a_line_only_where_runs_are_done(monkeypatch):
+    nobody_starts(monkeypatch)
+    runs = submitted("train.lr=1e-3,3e-4,1e-4", "batch.size=64,128").runs
+    ended(runs[0], [3.0, 2.0])
+    ended(runs[1], [0.1], "boom")  # what is done counts more than what was better until it failed
+    ended(runs[2], [3.0, 1.0])
+    ended(runs[4], [0.5], "boom")
+    async with panel(slots(1), size=(100, 30)) as (pilot, _):
+        await pilot.app.push_screen(shows := SeveralScreen(sweep=read(runs[0].path).sweep))
+        curves, values = map(shows.query_one, (CurvesPane, ValuesChart))
+        await until(pilot, lambda: len(curves.lines) == 4)
+        assert curves.lines[0].label == "lr=1e-3 size=64"
+        assert led_to(values) == {"done": [1.0, 2.0], "as far as it got": [0.5]}
+        assert [line.loose for line in values.lines] == [False, True]
+        assert curves._chosen == 1  # the first line of the table
+        await pilot.press("down")
+        await until(pilot, lambda: curves._chosen == 4)  # the run under the cursor
+        await pilot.press("3")
+        assert shows.query_one(SeveralPane).has_focus
+        assert not shows.check_action("pane", ("differences",))
+        drawn = shown(shows.query_one(SeveralPane))
+        assert "━━ 1e-4  64" in drawn
+        assert "   1e-4  128" in drawn  # it waits, and has no curve
+        await pilot.press("y")
+        assert pilot.app.clipboard.startswith("| lr | size | runs | best loss |")
+        ended(runs[5], [0.25])
+        await until(pilot, lambda: led_to(values) == {"done": [0.25, 1.0, 2.0]})
+
+
+async def test_of_runs_without_steps_the_chart_of_values_takes_the_whole_width(monkeypatch):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=1e-3,3e-4", run={"best": "bpb"})
+    for run, bpb in zip(made.runs, (2.0, 1.0), strict=True):
+        ended(run, [])
+        event_lines.append(run.events(0), event_lines.line("metric", {"step": None, "bpb": bpb}))
+    async with panel(slots(1), size=(100, 30)) as (pilot, _):
+        await pilot.app.push_screen(SeveralScreen(sweep=made.id))
+        values = pilot.app.screen.query_one(ValuesChart)
+        await until(pilot, lambda: values.size.width > 90)
+        assert "best bpb by lr ─ 1.000 at 3e-4" in screen_text(pilot.app)
+        # All have ended; it is looked at again when one comes back from a run's own screen.
+        await pilot.press("enter")
+        await on_top(pilot, RunScreen)
+        event_lines.append(made.runs[0].events(0),
+                           event_lines.line("metric", {"step": None, "bpb": 0.5}))
+        await pilot.press("escape")
+        await says(pilot, "best bpb by lr ─ 0.500 at 1e-3")
 
 
 # --- A sweep's line in the list, and its table as rows, for any width ---
@@ -167,10 +221,14 @@ MEMBERS = [one(1, "1e-3", least=0.5, repeat=1), one(2, "1e-3", least=0.7, repeat
            one(4, "3e-4", "queued", repeat=2)]
 
 
+def built(members, keys, width, *unfolded):
+    return tables.of_sweep(points(members, By()), keys, By(), {}, unfolded=unfolded).build(width)
+
+
 @pytest.mark.parametrize("width", [56, 76, 116])
 def test_the_table_fits_and_keeps_values_and_the_best(width):
     found = points(MEMBERS, By())
-    head, rows = lines.build(found, ["train.lr"], By(), width, unfolded={"point 1", "point 3"})
+    head, rows = built(MEMBERS, ["train.lr"], width, "point 1", "point 3")
     drawn = [text(head), *(text(line) for row in rows for line in row.lines)]
     assert [row.key for row in rows] == ["point 3", "0003", "0004", "point 1", "0001", "0002"]
     assert max(cells(line.removesuffix("  rank 0: boom")) for line in drawn) <= width
@@ -180,23 +238,22 @@ def test_the_table_fits_and_keeps_values_and_the_best(width):
     assert drawn[2].endswith("  rank 0: boom")
     assert drawn[5].split()[:5] == ["└", "#1", "0001", "✓", "done"]
     assert ("time" in drawn[0], "steps" in drawn[0]) == (width > 100, width > 70)
-    assert next(t for row in lines.below(found, By(), 0, width) if (t := text(row.lines[0]))) == \
+    assert next(t for row in tables.below(found, By(), 0, width) if (t := text(row.lines[0]))) == \
         "1 failed (0003): rank 0: boom"
 
 
 def test_a_point_with_one_run_is_that_run():
     single = [replace(m, repeat=None, values={"train.lr": str(m.index)}) for m in MEMBERS]
-    _head, rows = lines.build(points(single, By()), ["train.lr"], By(), 100)
+    _head, rows = built(single, ["train.lr"], 100)
     assert [row.key for row in rows] == ["0003", "0001", "0002", "0004"]
     assert text(rows[0].lines[0]).split() == [
         "3", "0003", "✗", "failed", "~0.200", "0.200", "20", "00:10", "–", "rank",
         "0:", "boom"]
-    assert lines.below(points(single, By()), By(), 0, 76)[1:] == lines.below(
+    assert tables.below(points(single, By()), By(), 0, 76)[1:] == tables.below(
         points(single, By()), By(), 0, 76)[-1:]  # no failure is told twice
-    only = lines.build(points([replace(m, values={}) for m in MEMBERS], By()), [], By(), 76,
-                       unfolded={"point 1"})[1]
+    only = built([replace(m, values={}) for m in MEMBERS], [], 76, "point 1")[1]
     assert [row.key for row in only] == ["point 1", "0001", "0002", "0003", "0004"]
-    assert lines.markdown(points(MEMBERS, By()), ["train.lr"], By())[2:] == [
+    assert tables.markdown(points(MEMBERS, By()), ["train.lr"], By())[2:] == [
         "| 3e-4 | 1 waiting, 1 failed | ~0.200 | 0.200 | 20 | 00:10 | – |",
         "| 1e-3 | 2 done | 0.600 ± 0.141 (2) | 0.600 ± 0.141 (2) | 20 | 00:10 | – |"]
 

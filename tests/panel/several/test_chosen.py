@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -16,16 +17,16 @@ from gpu_engine.runs.folder import AttemptRecord, Run, State
 from gpu_engine.spec.read import from_dict, read_toml
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.key_bar import KeyBar
-from gpu_panel.compare.curve import RunCurve
-from gpu_panel.compare.screen import CompareScreen, CurvesPane, DifferencesPane, FiguresPane
-from gpu_panel.compare.store import Compared
 from gpu_panel.run.screen import RunScreen
+from gpu_panel.several.curves import CurvesPane
+from gpu_panel.several.screen import DifferencesPane, SeveralScreen
+from gpu_panel.several.store import CURVED, Compared, SeveralStore
 from gpu_panel.theme import ThemedApp
 
 from ... import event_lines
 from ...conftest import slots
 from ...export.kit import T0, Written
-from ..panel_kit import GOLDENS, compare, on_top, picture, says, screen_text, until
+from ..panel_kit import GOLDENS, compare, on_top, picture, says, screen_text, shown, until
 
 
 def begun(name: str, *, lr=0.01, ranks=2, steps=100, decay=30.0) -> Written:
@@ -60,13 +61,13 @@ class Mini(ThemedApp):
     def __init__(self, runs: list[Run]):
         super().__init__()
         self.animation_level = "none"
-        self.compared = CompareScreen(runs)
+        self.compared = SeveralScreen(runs)
 
     def on_mount(self):
         self.push_screen(self.compared)
 
 
-async def read(pilot) -> CompareScreen:
+async def read(pilot) -> SeveralScreen:
     """Wait until all has been read and painted."""
     screen = pilot.app.compared
     await until(pilot, lambda: screen.store.caught_up)
@@ -74,8 +75,8 @@ async def read(pilot) -> CompareScreen:
     return screen
 
 
-async def painted(pilot, screen: CompareScreen):
-    await until(pilot, lambda: screen._painted == (screen.store.version, screen._chosen))
+async def painted(pilot, screen: SeveralScreen):
+    await until(pilot, lambda: screen._painted == (screen.store.version, screen._pointed))
 
 
 def named(runs: list[Run], *names: str) -> list[Run]:
@@ -95,17 +96,17 @@ async def test_golden_of_two_runs_side_by_side(size):
         if size[0] == 120:
             await picture("compare", pilot.app, GOLDENS)
         await pilot.press("2")
-        await until(pilot, lambda: screen.query_one(FiguresPane).has_focus)
+        await until(pilot, lambda: screen.query_one("#several").has_focus)
         said = screen_text(pilot.app)
         assert "3f2a  digits-a  completed" in said
         assert "eval accuracy" in said
         await pilot.press("3")
         await until(pilot, lambda: screen.query_one(DifferencesPane).has_focus)
-        rows = [line.strip("│ ").split() for line in screen_text(pilot.app).splitlines()]
-        assert ["train.lr", "0.01", "0.1"] in rows
-        assert ["parallel.mode", "ddp", "single"] in rows
-        assert ["commit", "a" * 12, "b" * 12] in rows
-        assert not any("torch" in row for row in rows)  # the same in both
+        table = screen.query_one(DifferencesPane)
+        rows = [line.strip("│").replace("━━", "").split() for line in shown(table).splitlines()]
+        assert rows[1:-1] == [["run", "name", "ids", "mode", "size", "lr", "commit"],
+                              ["3f2a", "digits-a", "cpu:0,cpu:1", "ddp", "64", "0.01", "a" * 12],
+                              ["2c11", "digits-b", "cpu:0", "single", "32", "0.1", "b" * 12]]
         await pilot.press("y")
         lines = pilot.app.clipboard.splitlines()
         assert lines[0] == "|  | 3f2a digits-a | 2c11 digits-b |"
@@ -117,39 +118,47 @@ async def test_over_steps_and_time_and_another_value():
     async with Mini(runs).run_test(size=(120, 36)) as pilot:
         screen = await read(pilot)
         pane = screen.query_one(CurvesPane)
-        seen = {pane.axis: [x.series.last for x in pane.lines]}
+        assert [x.series.last for x in pane.lines] == [100, 100]
         await pilot.press("x")
-        seen[pane.axis] = [x.series.last for x in pane.lines]
-        assert seen == {"step": [100, 100], "time": [50_000, 50_000]}
+        assert [x.series.last for x in pane.lines] == [50_000, 50_000]
         assert "loss over time" in str(pane.border_title)
         await pilot.press("x", "l", "m", "left")
         assert pane.border_subtitle == "log · smooth 0.6"
         assert f"{wide.id} digits-a" in screen_text(pilot.app)  # at the reading line
+        await pilot.press("plus", "x", "x")
+        assert (pane.cross, pane.window) == (None, None)
         await pilot.press("c")
         await says(pilot, "learning rate")
         await pilot.press(*"accu")
         await until(pilot, lambda: "learning rate" not in screen_text(pilot.app))
         await pilot.press("enter")
-        await until(pilot, lambda: screen.store.name == "eval accuracy")
+        await until(pilot, lambda: screen.store.key == "eval:accuracy")
         await read(pilot)
         assert [x.series.at(100) for x in pane.lines] == [(0.99, 0.99, 0.99)] * 2
         assert not pane.log_scale
         assert "eval accuracy over steps" in str(pane.border_title)
-        await pilot.press("2", "down", "enter")
+        await pilot.press("2", "c")  # in a sweep's table it would compare
+        await says(pilot, "learning rate")
+        await pilot.press("escape")
+        table = screen.query_one("#several")
+        assert "none" in table.why_off("stop", ())
+        assert not table.check_action("stop", ())
+        assert not table.why_off("compare", ())  # so that its key does what the screen has for it
+        await pilot.press("down", "enter")
         await on_top(pilot, RunScreen)
         assert pilot.app.screen.run_folder == narrow
         await pilot.press("escape")
         await on_top(pilot, screen)
 
 
-def test_what_a_resume_has_changed_is_read_again():
+async def test_what_a_resume_has_changed_is_read_again():
     run = written("digits", steps=20)
     one = Compared(run)
-    one.poll()
+    await one.poll_now()
     spec = from_dict(read_toml(run.path / "spec.toml") | {"train": {"lr": 0.5, "steps": 20}})
     made = prepare(spec, inventory=slots(2))
     os.close(reopen_run(run, to_toml(made.spec), made.plan))
-    one.poll()
+    await one.poll_now()
     assert one.facts.settings["train.lr"] == "0.5"
 
 
@@ -162,17 +171,25 @@ async def test_nine_runs_one_of_them_live_and_one_without_settings():
             screen = await read(pilot)
             assert [x.series.last for x in screen.query_one(CurvesPane).lines] == [200] + [20] * 8
             train(live, 2, 201, 300, 30.0)
-            await until(pilot, lambda: screen.store.runs[0].curve.over("step").last == 300)
+            await until(pilot, lambda: screen.store.runs[0].curve("loss").last == 300)
             await painted(pilot, screen)
             await pilot.press("3")
             table = screen.query_one(DifferencesPane)
             await until(pilot, lambda: table.has_focus)
-            said = screen_text(pilot.app)
-            assert others[7].id not in said.partition("\n")[2].split("\n")[1]
-            await pilot.press(*["right"] * 3)
-            await until(pilot, lambda: others[7].id in screen_text(pilot.app))
             assert f"{others[0].id}: its settings can't be read" in screen_text(pilot.app)
+            assert "run   name      steps  torch" in shown(table)
+            assert others[7].id not in shown(table)
+            await pilot.press("right", "end")
+            assert "run   name      torch" in shown(table)
+            assert others[7].id in shown(table)
+            await pilot.press(*["right"] * 9, "left")
+            assert shown(table).splitlines()[1].strip("│").split() == [
+                "run", "name", "torch", "commit", "←"]  # one column is left of what is shown
             await pilot.press("2")
+            # The cursor is on the same run in both tables, and that run is on top in the chart.
+            assert screen.query_one("#several").key_at_cursor == others[7].id
+            assert screen.query_one(CurvesPane)._chosen == 8
+            await pilot.press("home")
             await until(pilot, lambda: f"{live.id} digits-0 running"
                         in " ".join(screen_text(pilot.app).split()))
 
@@ -197,75 +214,75 @@ def steps(last, losses, t, **more):
 
 def points(series: Series) -> dict[int, float]:
     """The mean of each bucket by its first x."""
-    every = range(0, (series.last or 0) + 1, series.stride)
-    return {x: found[1] for x in every if (found := series.at(x)) is not None}
+    return {x // series.stride * series.stride: mean for x, _, mean, _ in series.buckets()}
+
+
+def told(*attempts: tuple[float, float], **ranks) -> Compared:
+    """A run with these attempts, whose ranks have told these events."""
+    run = Compared(Run(Path("/nowhere/3f2a")))
+    run.clock.learn(State("completed", "3f2a", "x", 100.0, started=100.0, attempts=tuple(
+        AttemptRecord(i, *when, "stopped") for i, when in enumerate(attempts or [(100.0, 200.0)],
+                                                                   1))))
+    for rank, events in ranks.items():  # one file after the other, as they may be read
+        run.fold([(int(rank[1:]), events)])
+    run.version += 1
+    return run
 
 
 def test_the_mean_of_the_ranks_over_steps_and_time():
-    curve = RunCurve()
-    # Three attempts with ten idle seconds between them.
-    curve.learn(State("completed", "3f2a", "x", 100.0, started=100.0, ended=126.0, attempt=3,
-                      attempts=(AttemptRecord(1, 100.0, 102.0, "stopped"),
-                                AttemptRecord(2, 112.0, 114.0, "stopped"),
-                                AttemptRecord(3, 124.0, 126.0, "completed"))))
-    for rank in (0, 1):  # one file after the other, as they may be read
-        curve.add(rank, start(1, 100.0))
-        curve.add(rank, steps(1, [4.0 + rank], 101.0))
+    run = told((100.0, 102.0), (112.0, 114.0), (124.0, 126.0), **{f"r{rank}": [
+        start(1, 100.0), steps(1, [4.0 + rank], 101.0),
         # Rank 1 was stopped a step earlier than rank 0.
-        curve.add(rank, steps(2, [4.0], 101.5) if rank else steps(3, [3.0, 2.0], 101.5))
-        curve.add(rank, start(2, 112.0))
-        curve.add(rank, steps(3, [9.0 + rank], 112.5))
-        curve.add(rank, steps(4, [1.0 + rank], 113.0))
-        curve.add(rank, start(3, 124.0))
-        curve.add(rank, steps(5, [0.5 + rank], 125.0))
-    assert points(curve.over("step")) == {1: 4.5, 2: 3.5, 3: 9.5, 4: 1.5, 5: 1.0}
-    # The two losses of one event are spread over the half second before it.
-    assert points(curve.over("time")) == {1000: 4.5, 1250: 3.0, 1500: 3.0, 2500: 9.5, 3000: 1.5,
-                                          5000: 1.0}
-
-
-def test_the_pause_before_an_attempt_is_no_part_of_its_first_losses():
-    curve = RunCurve()
-    curve.learn(State("running", "3f2a", "x", 100.0, started=100.0, attempt=2,
-                      attempts=(AttemptRecord(1, 100.0, 102.0, "stopped"),
-                                AttemptRecord(2, 112.0))))
-    curve.add(0, start(1, 100.0), steps(1, [4.0], 101.0))
-    curve.add(0, start(2, 112.0), steps(3, [3.0, 2.0], 113.0))
-    assert points(curve.over("time")) == {1000: 4.0, 3000: 2.5}
+        steps(2, [4.0], 101.5) if rank else steps(3, [3.0, 2.0], 101.5),
+        start(2, 112.0), steps(3, [9.0 + rank], 112.5), steps(4, [1.0 + rank], 113.0),
+        start(3, 124.0), steps(5, [0.5 + rank], 125.0)] for rank in (0, 1)})
+    assert points(run.curve("loss")) == {1: 4.5, 2: 3.5, 3: 9.5, 4: 1.5, 5: 1.0}
+    # The pauses of ten seconds are left out; an attempt begins with a second of its own. The second
+    # step's loss was told with that of the third, which the next attempt has made again.
+    assert points(run.curve("loss", by_time=True)) == {
+        1000: 4.5, 2248: 3.5, 3500: 9.5, 4000: 1.5, 7000: 1.0}
 
 
 def test_the_extremes_of_a_mean_are_kept_and_steps_of_another_optimizer_are_none():
-    curve = RunCurve()
-    curve.add(0, start(1, 100.0), at(schema.Step(
-        10, 0.1, 0, n=10, loss=2.0, loss_min=1.0, loss_max=9.0), 101.0))
-    curve.add(0, at(schema.Step(11, 0.1, 0, n=0, loss=50.0), 102.0))
-    assert curve.over("step").at(10) == (1.0, 2.0, 9.0)
-    assert curve.over("step").last == 10
+    run = told(r0=[start(1, 100.0), at(schema.Step(
+        10, 0.1, 0, n=10, loss=2.0, loss_min=1.0, loss_max=9.0), 101.0),
+        at(schema.Step(11, 0.1, 0, n=0, loss=50.0), 102.0)])
+    assert run.curve("loss").at(10) == (1.0, 2.0, 9.0)
+    assert run.curve("loss").last == 10
+    assert run.curve("loss", by_time=True).at(1000) == (1.0, 2.0, 9.0)
 
 
-def test_another_value_is_followed_by_its_name():
+def test_whatever_a_run_records_can_be_drawn_as_the_mean_of_its_ranks():
     events = [start(1, 100.0), steps(1, [4.0], 101.0, samples_per_s=50.0),
               at(schema.Eval(1, {"accuracy": 0.5, "loss": 3.0}), 101.0),
               at(schema.Metric(2, {"accuracy": 0.25, "odd": None}), 102.0)]
-    found = {}
-    for name in ("loss", "eval accuracy", "eval loss", "accuracy", "learning rate",
-                 "samples per second of a rank"):
-        curve = RunCurve(name)
-        for event in events:
-            curve.add(0, event)
-        found[name] = points(curve.over("step"))
-        assert list(curve.names) == ["loss", "learning rate", "samples per second of a rank",
-                                     "eval accuracy", "eval loss", "accuracy"]
-    assert found == {"loss": {1: 4.0}, "eval accuracy": {1: 0.5}, "eval loss": {1: 3.0},
-                     "accuracy": {2: 0.25}, "learning rate": {1: 0.1},
-                     "samples per second of a rank": {1: 50.0}}
+    run = told(r0=events, r1=[start(1, 100.0), steps(1, [6.0], 101.0, samples_per_s=70.0)])
+    store = SeveralStore()
+    store.runs = [run, told(r0=events[:2])]
+    assert store.names == {
+        "loss": ("loss", 2), "lr": ("learning rate", 2),
+        "samples_per_s": ("samples per second of a rank", 2), "eval:accuracy": ("eval accuracy", 1),
+        "eval:loss": ("eval loss", 1), "log:accuracy": ("accuracy", 1), "memory": ("memory", 2)}
+    found = {key: points(run.curve(key)) for key in store.names}
+    assert found == {"loss": {1: 5.0}, "eval:accuracy": {1: 0.5}, "eval:loss": {1: 3.0},
+                     "log:accuracy": {2: 0.25}, "lr": {1: 0.1}, "samples_per_s": {1: 60.0},
+                     "memory": {}}
+    assert points(run.curve("eval:accuracy", by_time=True)) == {1000: 0.5}
+    assert not points(store.runs[1].curve("eval:accuracy"))
+
+
+def test_a_script_that_only_prints_has_a_curve_by_the_order_of_its_values():
+    run = told(r0=[start(1, 100.0), *(at(schema.Metric(None, {"loss": value}), 101.0 + i)
+                                      for i, value in enumerate([3.0, 2.0, 1.5]))])
+    assert points(run.curve("loss")) == {0: 3.0, 1: 2.0, 2: 1.5}
+    assert points(run.curve("loss", by_time=True)) == {1000: 3.0, 2000: 2.0, 3000: 1.5}
 
 
 def test_memory_is_bounded():
-    curve = RunCurve()
-    curve.add(0, start(1, 0.0))
-    for step in range(0, 40_000, 20):
-        curve.add(0, steps(step + 19, [1.0] * 20, step / 10))
-        curve.add(0, schema.Metric(step, {f"name {step}": 1.0}))
-    assert max(len(curve.over(axis)) for axis in ("step", "time")) <= 2048
-    assert len(curve.names) == 200
+    events = [start(1, 0.0), *(event for step in range(0, 40_000, 20) for event in (
+        steps(step + 19, [1.0] * 20, step / 10), schema.Metric(step, {f"name {step}": 1.0})))]
+    run = told(**{f"r{rank}": events for rank in (0, CURVED)})
+    assert max(len(run.curve("loss", by_time=by)) for by in (False, True)) <= 2048
+    assert len(run.recorded.values) <= 512
+    assert [*run.loss.ranks] == [0]
+    assert run.ranks[CURVED].step == 39_999  # in the table it counts

@@ -1,1 +1,0 @@
-"""The screen of a sweep: its table, and its members' runs."""
