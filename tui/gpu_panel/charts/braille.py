@@ -136,10 +136,11 @@ def bar(share: float) -> str:
     return _BARS[min(max(int(share * len(_BARS)), 0), len(_BARS) - 1)]
 
 
-def level(share: float, width: int) -> str:
-    """A bar that fills so much of `width` cells, in half cells. `share`: 0 to 1."""
-    halves = round(share * 2 * width)
-    return "━" * (halves // 2) + "╸" * (halves % 2)
+def level(share: float, width: int) -> tuple[str, str]:
+    """A bar and what is left of its track, `width` cells together. `share`: 0 to 1. They differ
+    without colours too."""
+    filled = round(share * width)
+    return _BARS[-1] * filled, _BARS[0] * (width - filled)
 
 
 def area(shares: Sequence[float | None]) -> str:

@@ -205,10 +205,11 @@ async def test_what_is_kept_of_a_night():
         table = await at_the_runs(pilot, screen, 3)
         await pilot.press("K", "down", "D")
         await until(pilot, lambda: said() == ["keep", "discard", None])
-        await until(pilot, lambda: re.search(r"good +keep ", shown(table)) is not None)
+        await until(pilot, lambda: re.search(r"✓★ +\w+ +good", shown(table)) is not None)
+        assert "✓×" in shown(table)
         await pilot.press("M", "K")  # of the marked runs not all are kept
         await until(pilot, lambda: said() == ["keep", "keep", "keep"])
-        await until(pilot, lambda: shown(table).count(" keep ") == 3)
+        await until(pilot, lambda: shown(table).count("✓★") == 3)
         await pilot.press("K")
         await until(pilot, lambda: said() == [None, None, None])
         await pilot.press("escape", "home", "D", "slash", *"verdict:discard", "enter")
@@ -233,7 +234,7 @@ async def test_of_many_runs_only_those_in_sight_are_built_and_only_live_ones_ask
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         table = await at_the_runs(pilot, screen, 3000)
         await until(pilot, lambda: "r5" in made and asked)
-        assert set(made) <= {f"r{i}" for i in range(table.size.height)}
+        assert set(made) <= {f"r{i}" for i in range(pilot.app.size.height)}
         assert set(asked) == {"r0"}
         monkeypatch.setattr(RunsPane, "build", lambda *_: pytest.fail("builds all anew"))
         made.clear()
@@ -286,14 +287,15 @@ def test_a_failing_run_says_why_in_full():
 def test_a_completed_run_of_which_something_is_told_is_amber():
     fine = replace(LINE, state="completed", live=False, ended=2.0)
     told = replace(fine, warnings=("the loss was not finite", "another"))
-    shape = layout([told], 160)
-    tones = [{text.strip(): style for text, style in run_line(line, shape)}
+    shape = layout([told], 210)
+    tones = [{text.strip(): style for text, style in run_row(line, shape).lines[0]}
              for line in (fine, told)]
-    assert [one["✓ completed"] for one in tones] == ["good", "warn"]
+    assert [one["✓"] for one in tones] == ["good", "warn"]
     assert tones[1]["! the loss was not finite (and 1 more)"] == "warn"
     assert not any("!" in text for text in tones[0])
     failed = replace(told, state="failed", reason="rank 0: boom")
-    assert not any("!" in text for text, _ in run_line(failed, shape))  # its reason comes first
+    row = run_row(failed, shape).lines[0]
+    assert not any("!" in text for text, _ in row)  # its reason comes first
 
 
 def test_tags_typed_for_several_runs_are_added_and_those_of_one_replaced():
