@@ -237,7 +237,7 @@ class _Layout:
         who = max(0, self.who - cells(role[0]) - 2)
         parts += [role, (fit(device.brief, who), device.use[1]), ("  ", "")]
         if self.history and history is not None:
-            parts.append((area(history.utilization(sample.device.id, 2 * self.history)),
+            parts.append((area(history.utilization(sample.device.id, 2 * self.history))[0],
                           device.tone))
         return tuple(parts)
 

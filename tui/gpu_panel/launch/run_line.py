@@ -188,8 +188,10 @@ def _state(line: RunLine, width: int) -> Line:
 
 def _name(line: RunLine) -> str:
     """Of a member only what it differs by, as it stands below its sweep."""
-    name = line.name.removeprefix(f"{line.sweep.name} ") if line.sweep is not None else line.name
-    return clean(name) + " !" * bool(line.told)
+    name = clean(line.name)
+    if line.sweep is not None:
+        name = "  " + name.removeprefix(f"{line.sweep.name} ")
+    return name + " !" * bool(line.told)
 
 
 def _name_within(line: RunLine, width: int) -> Line:
@@ -220,7 +222,7 @@ COLUMNS: dict[str, Column[RunLine]] = {c.name: c for c in (
            gives=((14, 2),)),
     _words("run", lambda r: r.id, 24, "strong"),
     Column("name", "name", _name, width=5, most=_NAME, within=_name_within,
-           gives=((10, 22), (15, 14), (17, 10)), order=lambda r: r.name.lower() or None),
+           gives=((10, 22), (17, 14), (18, 10)), order=lambda r: r.name.lower() or None),
     _words("preset", lambda r: r.preset, 22, "", (11, 0)),
     _words("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30, "",
            (2, 14), (7, 0)),
@@ -235,7 +237,7 @@ COLUMNS: dict[str, Column[RunLine]] = {c.name: c for c in (
            gives=((8, 8), (10, 0)), within=_best,
            order=lambda r: None if r.best is None or r.by is None else (
                called(r.by), -r.best if r.by.largest else r.best)),
-    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((20, 0),),
+    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((16, 6), (20, 0)),
            within=lambda r, w: sparkline(r.history, w)),
     _figure("speed", "examples/s", 12, lambda r: "" if r.samples_per_s is None
             and r.steps_per_s is None else units.pace_cell(r.samples_per_s, r.steps_per_s),
@@ -510,8 +512,8 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
         if best.sweep is not None and best.sweep.values:
             words.append((assigned(best.sweep.values), "dim"))
         said = [*words, *said]
-    said += [(f"! {told}", "warn")] * bool(told)
-    return Row(line.id, ((*parts, *joined(said)),))
+    row = (*parts, *joined(said))
+    return Row(line.id, (row, ((_BELOW, "dim"), (f"! {told}", "warn"))) if told else (row,))
 
 
 def _each(line: SweepLine) -> Iterable[Part]:

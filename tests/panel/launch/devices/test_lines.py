@@ -306,9 +306,10 @@ def test_a_clock_that_is_set_back_begins_anew():
 
 
 def test_an_area_s_scale_is_the_whole_and_never_fills_a_cell():
-    assert area([0.0, 0.1, 0.5, 1.0, None, None]) == "⣀⣴ "
-    assert area([0.99]) == "⢰"
+    assert area([0.0, 0.1, 0.5, 1.0, None, None]) == ["⣀⣴ "]
+    assert area([0.99]) == ["⢰"]
     assert area([None, 1.0]) == area([1.0])
+    assert area([0.0, 0.5, 0.75, 1.0], 2) == [" ⣴", "⣸⣿"]
 
 
 def test_a_bar_stands_on_its_track_also_without_colours():
