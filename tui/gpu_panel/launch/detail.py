@@ -34,7 +34,7 @@ _WIDE = 100
 """Cells from which on there is room for all columns of the processes."""
 _LABEL = 13
 _SPAN = "  last 5 min"
-_AROUND = 16
+_AROUND = 18
 """Rows that are kept for the figures and a few processes."""
 _GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
            "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
