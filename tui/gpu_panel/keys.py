@@ -302,7 +302,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType({
     "runs.sooner": "gpu-engine queue move {run.id} first",
     "runs.later": "gpu-engine queue move {run.id} last",
     "runs.note": "gpu-engine note {run.id}", "runs.tags": "gpu-engine note {run.id} --tag TAG",
-    "runs.code": "gpu-engine code {run.id}",
+    "runs.code": "gpu-engine code {run.id}", "runs.best": "gpu-engine runs --sort best",
     "runs.export": "gpu-engine report {run.id}", "runs.compare": "gpu-engine compare {run.id} RUN",
     "sweep.stop": "gpu-engine sweep stop SWEEP", "sweep.retry": "gpu-engine sweep retry SWEEP",
     "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",

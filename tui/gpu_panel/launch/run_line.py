@@ -76,8 +76,9 @@ class RunLine:
     seconds: float | None = None
     sweep: Member | None = None
     best: float | None = None
+    """Its best value; while it lives, of a loss that of its first rank."""
     by: By | None = None
-    """Of which value `best` is."""
+    """Of which value that is."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """The keys of its spec, and their values as text."""
     read: bool = True
@@ -237,7 +238,7 @@ COLUMNS: dict[str, Column[RunLine]] = {c.name: c for c in (
            gives=((8, 8), (10, 0)), within=_best,
            order=lambda r: None if r.best is None or r.by is None else (
                called(r.by), -r.best if r.by.largest else r.best)),
-    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((16, 6), (20, 0)),
+    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((16, 8), (20, 0)),
            within=lambda r, w: sparkline(r.history, w)),
     _figure("speed", "examples/s", 12, lambda r: "" if r.samples_per_s is None
             and r.steps_per_s is None else units.pace_cell(r.samples_per_s, r.steps_per_s),
@@ -480,8 +481,10 @@ def fold(lines: Sequence[RunLine], unfolded: Collection[str]) -> list[RunLine | 
     return out
 
 
-def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool) -> Row:
-    """The row of a sweep. `matching`: whether only the runs that match a filter are listed."""
+def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool,
+              known: bool = False) -> Row:
+    """The row of a sweep. `matching`: whether only the runs that match a filter are listed.
+    `known`: as in `run_row`."""
     from gpu_engine.sweep.table import DONE, assigned, count  # only where there are sweeps
 
     parts: list[Part] = []
@@ -513,7 +516,8 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
             words.append((assigned(best.sweep.values), "dim"))
         said = [*words, *said]
     row = (*parts, *joined(said))
-    return Row(line.id, (row, ((_BELOW, "dim"), (f"! {told}", "warn"))) if told else (row,))
+    below = ((_BELOW, "dim"), (f"! {told}", "warn"))
+    return Row(line.id, (row, below) if told and not known else (row,))
 
 
 def _each(line: SweepLine) -> Iterable[Part]:

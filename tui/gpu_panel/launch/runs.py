@@ -310,7 +310,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         rows, said = [], set[str]()
         for name, entry in self._entries.items():
             if isinstance(entry, SweepLine):
-                row = run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
+                row = run_line.sweep_row(entry, columns, self.marked, bool(self.wanted),
+                                         entry.told in said)
             else:  # while one of ten thousand trains, all others have the row that they had
                 key = id(entry), name in self.marked, entry.told in said
                 row = self._rows[key] = before.get(key) or run_line.run_row(
