@@ -104,7 +104,7 @@ async def test_devices_have_the_rows_they_need_and_the_runs_or_the_form_the_rest
 async def test_the_first_tab_has_the_runs_below_the_devices_and_nothing_is_pushed_off(monkeypatch):
     line = RunLine(Run(Path("3f2a")), "toy", "single", 1, "completed", False, 1.0, ended=2.0)
     monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((line,), 0))
-    async with panel(gpus(8), size=(80, 24)) as (pilot, screen):
+    async with panel(gpus(12), size=(80, 24)) as (pilot, screen):
         await looked(pilot, screen)
         said = screen_text(pilot.app)
         assert all(text in said for text in ("☐ 7", "$ gpu-engine run", "3f2a  toy", "? keys"))
