@@ -329,10 +329,14 @@ def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT
     room = width - _END - (MARK_WIDTH if marks else 0)
     found = table.fit(columns, distinct.values(), room, cells)
     spare = room - sum(size + GAP for size in found.values())
-    if "name" in found:  # what others have given way for and is not needed
-        most = min(_NAME, max((cells(_name(r)) for r in distinct.values()), default=0))
-        more = max(min(spare, most - found["name"]), 0)
-        found["name"] += more
+    # What others have given way for and is not needed goes back: to a value's name all of its
+    # cells or none, to the runs' names as many as there are.
+    whole = table.fit([replace(c, gives=()) for c in columns], distinct.values(), 0, cells)
+    for name in [name for name in ("best", "name") if name in found]:
+        more = whole[name] - found[name]
+        if more > spare:
+            more = max(spare, 0) if name == "name" else 0
+        found[name] += more
         spare -= more
     if "curve" in found:  # it takes half of what is left, why a run failed the other half
         more = min(max(spare // 2, 0), _LONGEST_CURVE - found["curve"])

@@ -311,6 +311,7 @@ def test_the_best_value_has_its_name_and_a_column_that_stays_where_runs_are_sort
     rows = ["".join(part for part, _ in run_line(line, layout(mixed, 216))) for line in mixed]
     assert "0.750 accuracy" in rows[1]
     assert "0.100 loss" in rows[3]
+    assert layout(mixed, 104, by="best").sizes["best"] == 9 + len("accuracy")
     assert [line.name for line in in_order(mixed, "best", False)] == ["0.75", "0.5", "loss", "None"]
 
 
