@@ -88,15 +88,17 @@ def _clock(now: int | None, most: int | None) -> str:
     return f"{first} of {last} MHz"
 
 
+TEMPERATURE = Column("temperature", "°C", 2, lambda s: _with(s.temperature, "°C"),
+                     lambda s: _graded(s.temperature, WARM, HOT),
+                     lambda s: _with(s.temperature, ""))
+
 COLUMNS: tuple[Column, ...] = (
     Column("utilisation", "util", 5, lambda s: units.share(s.utilization),
            bar=lambda s: s.utilization),
     # The memory of CPU slots is the machine's, which is no slot's figure.
-    Column("memory", "memory", 6, _memory, lambda s: _graded(memory_share(s), NEARLY_FULL, FULL),
+    Column("memory", "memory", 8, _memory, lambda s: _graded(memory_share(s), NEARLY_FULL, FULL),
            lambda s: "" if s.device.is_cpu else _memory(s), memory_share),
-    Column("temperature", "°C", 2, lambda s: _with(s.temperature, "°C"),
-           lambda s: _graded(s.temperature, WARM, HOT),
-           lambda s: _with(s.temperature, "")),
+    TEMPERATURE,
     Column("power", "W", 3, lambda s: _with(s.power, "W"), _power_style,
            lambda s: _with(s.power, "")),
     Column("power limit", "", 0, lambda s: _with(s.power_limit, "W")),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from textual.color import Color
 from textual.widget import Widget
 from textual.widgets import Input
 
 from gpu_engine.devices.records import HostSample, Sample
+from gpu_engine.runs.folder import Run
 from gpu_panel.common.choice import Choice
 from gpu_panel.launch.host_bar import HostBar
+from gpu_panel.launch.run_feed import RunsFeed
+from gpu_panel.launch.run_line import RunLine
 
 from ...conftest import gpus, slots
 from ..colours import painted
@@ -95,6 +99,25 @@ async def test_devices_have_the_rows_they_need_and_the_runs_or_the_form_the_rest
         await until(pilot, lambda: screen.form.region.height >= 14)
         await pilot.press("1", "i")
         await until(pilot, lambda: screen.detail.region.height >= 14)
+
+
+async def test_the_first_tab_has_the_runs_below_the_devices_and_nothing_is_pushed_off(monkeypatch):
+    line = RunLine(Run(Path("3f2a")), "toy", "single", 1, "completed", False, 1.0, ended=2.0)
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: ((line,), 0))
+    async with panel(gpus(12), size=(80, 24)) as (pilot, screen):
+        await looked(pilot, screen)
+        said = screen_text(pilot.app)
+        assert all(text in said for text in ("☐ 7", "$ gpu-engine run", "3f2a  toy", "? keys"))
+        await pilot.press("tab", "tab", "tab")
+        assert screen.focused is screen.runs
+        await pilot.press("escape")
+        assert screen.focused is screen.devices
+        for height in (18, 21, 27, 34):
+            await pilot.resize_terminal(80, height)
+            await until(pilot, lambda h=height: screen.size.height == h)
+            await pilot.pause()
+            assert screen.max_scroll_y == 0, height
+            assert screen.runs.is_on_screen == (height > 20), height
 
 
 # --- The line about the machine: disk, memory and network ---

@@ -147,19 +147,21 @@ def bar(share: float) -> str:
     return _BARS[min(max(int(share * len(_BARS)), 0), len(_BARS) - 1)]
 
 
-def level(share: float, width: int) -> str:
-    """A bar that fills so much of `width` cells, in half cells. `share`: 0 to 1."""
-    halves = round(share * 2 * width)
-    return "━" * (halves // 2) + "╸" * (halves % 2)
+def level(share: float, width: int) -> tuple[str, str]:
+    """A bar and what is left of its track, `width` cells together. `share`: 0 to 1. They differ
+    without colours too."""
+    filled = round(share * width)
+    return _BARS[-1] * filled, _BARS[0] * (width - filled)
 
 
-def area(shares: Sequence[float | None]) -> str:
-    """Shares from 0 to 1, two a cell, filled from below: up to three of the four dots, so that the
-    areas of two rows never merge. A gap where nothing is known."""
-    dots = [0] * (len(shares) % 2) + [
-        0 if s is None else (2 << min(2, int(s * 3))) - 1 for s in shares]
-    return "".join(chr(0x2800 + (_LEFT[a] | _RIGHT[b])) if a or b else " "
-                   for a, b in zip(dots[::2], dots[1::2], strict=True))
+def area(shares: Sequence[float | None], rows: int = 1) -> list[str]:
+    """Shares from 0 to 1, two a cell, filled from below in so many rows of text: but for the
+    highest of all dots, so that the areas of two devices never merge. A gap where nothing is
+    known."""
+    canvas, most = Canvas((len(shares) + 1) // 2, rows), 4 * rows - 2
+    canvas.paint([0] * (len(shares) % 2) + [
+        0 if s is None else (2 << min(most, int(s * (most + 1)))) - 1 for s in shares], 0)
+    return ["".join(chars) for chars in canvas.chars]
 
 
 def sparkline(values: Iterable[float], width: int) -> str:

@@ -23,6 +23,7 @@ from textual.widgets import RichLog
 
 from gpu_engine.common.clean import clean, clean_lines
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.remote.run import parts
 from gpu_engine.runs import stacks, trust
 from gpu_engine.runs.folder import Run
@@ -94,6 +95,12 @@ async def run(app: App[Any], command: OwnCommand) -> None:
 _LINES = 5000
 """The last lines that are kept."""
 _READ = 1 << 16
+
+
+def engine(app: App[Any], *words: str) -> None:
+    """Run `gpu-engine` with these words, and show what it prints."""
+    app.push_screen(OutputScreen(own_program("gpu_engine", *words), environment=own_environment(),
+                                 title=shlex.join(["gpu-engine", *words])))
 
 
 class OutputScreen(ModalScreen[None]):

@@ -18,7 +18,7 @@ from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_panel import keys
 from gpu_panel.charts.braille import area
 from gpu_panel.common.panes import Pane
-from gpu_panel.common.rows import Line, Row, Rows, cells, fit, text_row, wrap
+from gpu_panel.common.rows import Line, Part, Row, Rows, cells, fit, text_row, wrap
 from gpu_panel.launch import row_keys
 from gpu_panel.launch.device_source import DeviceSource, History
 from gpu_panel.launch.run_line import RunLine, ranks_by_pid
@@ -33,6 +33,9 @@ Runs = Callable[[], Sequence[RunLine]]
 _WIDE = 100
 """Cells from which on there is room for all columns of the processes."""
 _LABEL = 13
+_SPAN = "  last 5 min"
+_AROUND = 18
+"""Rows that are kept for the figures and a few processes."""
 _GLYPHS = {"free": ("○", "good"), "busy": ("●", ""), "leased": ("◆", "accent"),
            "unhealthy": ("✗", "bad"), "unknown": ("?", "dim")}
 """State → glyph and style; the state's name is shown beside the glyph."""
@@ -55,8 +58,9 @@ class DeviceDetails:
     host: str | None = None
 
 
-def build(details: DeviceDetails, width: int) -> list[Row]:
-    """Text about the device, then a row for each process, whose key is its pid."""
+def build(details: DeviceDetails, width: int, height: int = 1) -> list[Row]:
+    """Text about the device, then a row for each process, whose key is its pid. `height`: rows of
+    its history."""
     device = details.device
     if device is None:
         return [text_row("No device is selected")]
@@ -71,7 +75,7 @@ def build(details: DeviceDetails, width: int) -> list[Row]:
         state = fit(state, width)
     said = [(state, style), (_identity(device), "dim")]
     lines: list[Line] = [((part, tone),) for text, tone in said for part in wrap(text, width)]
-    lines += _curves(details, device, sample, width)
+    lines += _curves(details.history or History(), sample, width, height)
     holder = details.holder
     lease = str(holder) if holder else "nobody" if details.leases_known else UNKNOWN
     facts = [(column.name, clean(column.of(sample)), column.style(sample))
@@ -146,15 +150,17 @@ def _identity(device: Device) -> str:
     return " · ".join(parts)
 
 
-def _curves(details: DeviceDetails, device: Device, sample: Sample, width: int) -> list[Line]:
-    """Utilisation and memory of the last five minutes, with the figures of now."""
-    history, room = details.history or History(), max(8, min(60, width - _LABEL - 16))
-    drawn = [area(of(device.id, 2 * room)) for of in (history.utilization, history.memory)]
-    lines: list[Line] = [((" " * _LABEL + fit("last 5 min", room), "dim"),)]
-    for curve, column in zip(drawn, COLUMNS, strict=False):
-        lines.append(((fit(column.name, _LABEL), "dim"), (f"{curve:>{room}}", "dim"),
-                      (f"  {column.of(sample)}", column.style(sample))))
-    return lines
+def _curves(history: History, sample: Sample, width: int, height: int) -> list[Line]:
+    """Utilisation and memory of the last five minutes beside each other, below the figures of
+    now."""
+    half, heads, drawn = (width - 2) // 2, list[Part](), list[list[str]]()
+    for of, column in ((history.utilization, COLUMNS[0]), (history.memory, COLUMNS[1])):
+        now, style = column.of(sample), column.style(sample)
+        gap = " " * (half - cells(column.name + now + _SPAN))
+        heads += [(f"{column.name}  ", "dim"), (now, style), (_SPAN, "dim"), (gap, "")]
+        drawn.append([f"{row:>{half}}" for row in area(of(sample.device.id, 2 * half), height)])
+    return [tuple(heads[:-1]), *(((left + "  " + right, "dim"),)
+                            for left, right in zip(*drawn, strict=True))]
 
 
 def _grid(facts: Sequence[tuple[str, str, str]], width: int) -> list[Line]:
@@ -173,7 +179,7 @@ class DetailPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverrid
     TAB = False
     KEYS = keys.of("detail")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    HELP = """Everything the driver reports about the device under the table's cursor. The small
+    HELP = """Everything the driver reports about the device under the table's cursor. The
 curves show the last five minutes on a scale from 0 to 100 %; a dash means unknown. Left and right
 go to another device. Commands of your own (settings.toml) get the process under the cursor."""
 
@@ -217,7 +223,7 @@ go to another device. Commands of your own (settings.toml) get the process under
         self.repaint()
 
     def build(self, width: int) -> tuple[Line | None, Sequence[Row]]:
-        return None, build(self.shown, width)
+        return None, build(self.shown, width, min(8, max(1, self.size.height - _AROUND)))
 
     @property
     def at_cursor(self) -> DeviceProcess | None:

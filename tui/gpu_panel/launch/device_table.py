@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.units import UNKNOWN
-from gpu_engine.devices.columns import IN_TABLE, Column
+from gpu_engine.devices.columns import IN_TABLE, TEMPERATURE, Column
 from gpu_engine.devices.records import Device, Inventory, Sample
 from gpu_engine.spec import modes
 from gpu_panel.charts.braille import area, level
@@ -102,7 +102,9 @@ class _Shown:
     brief: str
     """`use` in a few words."""
     tone: str
-    """The style of its bars and its history."""
+    """The style of its bars and its history: whose it is."""
+    heat: str
+    """The style of its temperature, if that is trouble."""
 
     @property
     def arrow(self) -> str:
@@ -179,11 +181,10 @@ class _Layout:
                    if failing or any(_figure(c, d.sample) not in ("", UNKNOWN) for d in devices)]
         ids = 4 + max(cells(d.number) for d in devices)
         name = 2 + min(26, max(cells(d.name) for d in devices))
-        who = 2 + min(44, max(3, *(cells(d.arrow + d.brief) * (not d.sample.problem)
-                                   for d in devices)))
-        # The least and the wanted cells of each; the most important first.
+        # The least and the wanted cells of each; the most important first. Those of "who" don't
+        # depend on what is said there, or all behind it would jump when that changes.
         wants = {c.name: (wide, wide) for c, wide in columns if c.bar}
-        wants["who"] = 26, max(26, who)
+        wants["who"] = 26, max(26, width // 4)
         wants |= {c.name: (wide, wide) for c, wide in columns}
         wants |= {f"{c.name} bar": (7, width // 9) for c, _ in columns if c.bar}
         wants |= {"name": (name, name), "history": (12, SPAN // 2)}
@@ -195,11 +196,7 @@ class _Layout:
         for part, (_, wanted) in wants.items():
             more = min(left, wanted - got[part]) if got[part] else 0
             got[part], left = got[part] + more, left - more
-        if got["history"]:  # it is last, and takes what the words before it leave
-            left, got["who"] = got["who"], min(got["who"], who)
-            got["history"] += left - got["who"]
-        else:
-            got["who"] += left
+        got["who"] += left
         return cls(ids, got["name"], tuple((c, got.get(f"{c.name} bar", 0), got[c.name])
                                            for c, _ in columns if got[c.name]),
                    got["who"], got["history"])
@@ -209,7 +206,17 @@ class _Layout:
         titles = [fit("  #", self.ids), fit("name", self.name)]
         titles += [fit(c.title, bar + wide) if bar else f"{c.title:>{wide - 2}}  "
                    for c, bar, wide in self.columns]
-        return (("".join([*titles, fit("who", self.who), "last 5 min" * bool(self.history)]), ""),)
+        return (("".join([*titles, fit("who", self.who), self._minutes]), ""),)
+
+    @property
+    def _minutes(self) -> str:
+        """The head of the history, with a tick at each minute that there is room for."""
+        text = "last 5 min" * bool(self.history)
+        for minute in (4, 3, 2, 1):
+            at = self.history - self.history * minute // 5
+            if len(text) < at < self.history - 1:
+                text = f"{text:{at}}┊{minute}"
+        return text
 
     def line(self, device: _Shown, width: int) -> Line:
         sample, history = device.sample, device.machine.history
@@ -222,14 +229,15 @@ class _Layout:
         for column, bar, wide in self.columns:
             style = column.style(sample)
             if bar and column.bar:
-                filled = level(clipped(column.bar(sample)) or 0.0, bar - 1)
-                parts += [(filled, device.tone), (" " * (bar - len(filled)), "")]
+                filled, rest = level(clipped(column.bar(sample)) or 0.0, bar - 1)
+                heat = style or device.heat * (column is IN_TABLE[0])
+                parts += [(filled, heat or device.tone), (rest + " ", "track")]
             mark = "!" if style == "bad" and not column.bar else " "
             parts.append((f"{_figure(column, sample):>{wide - 2}}{mark} ", style))
         who = max(0, self.who - cells(role[0]) - 2)
         parts += [role, (fit(device.brief, who), device.use[1]), ("  ", "")]
         if self.history and history is not None:
-            parts.append((area(history.utilization(sample.device.id, 2 * self.history)),
+            parts.append((area(history.utilization(sample.device.id, 2 * self.history))[0],
                           device.tone))
         return tuple(parts)
 
@@ -243,9 +251,10 @@ def _shown(table: DeviceTable, machine: Machine, device: Device, sample: Sample)
     on, ours = key in table.ticked, table.ours.get(key)
     box = TICKED if on else UNTICKED
     use = _use(machine, device, sample, ours)
+    idle = "track" if use[1] == "good" else "dim"
     return _Shown(key, (box, "accent" if on else "dim"), numbered(device), _name(device), sample,
                   machine, " ".join(filter(None, (role(table, key), "♪" * (key in table.wanted)))),
-                  use, _short(use[0]), ours.hue if ours else "track")
+                  use, _short(use[0]), ours.hue if ours else idle, TEMPERATURE.style(sample))
 
 
 def _short(use: str) -> str:

@@ -47,8 +47,10 @@ class DevicesPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
     CALLED = "the devices"
     KEYS = keys.of("devices")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"hold", "release", "usage"})
     HELP = """Tick the devices that the run may use. The bars are now, the last column is the
-utilisation of the last five minutes; a run of yours has a colour of its own. "who" says who uses a
+utilisation of the last five minutes. A run of yours has a colour of its own, others are grey; amber
+and red are memory that is nearly full and a card that is hot. "who" says who uses a
 device: nobody (free), a run of yours with its rank, or another process; what is said of the one
 under the cursor stands whole in the pane's lower edge. ! is trouble. a ticks all free ones. You can
 also tick one that isn't free; the panel asks before it launches there. The order of ticking is the
@@ -61,7 +63,8 @@ is in use where each of them found it used 90 % or more; it can be ticked all th
 Where Slurm is installed it has a row: ticked, alone, the run is a job of Slurm, which chooses the
 devices. The form says how many, the nodes and options of sbatch; c asks for CPU slots instead.
 
-w notifies you when the device under the cursor is free, W when any is."""
+w notifies you when the device under the cursor is free, W when any is. h holds it without a run,
+which r ends; U shows who used which devices for how long."""
 
     class Edited(Message):
         """The person has changed which devices are ticked in the draft."""
@@ -350,6 +353,39 @@ w notifies you when the device under the cursor is free, W when any is."""
             return
         self._source.wanted ^= {key}
         self.paint()
+
+    # --- a device without a run, and who had them ----------------------------------------------
+
+    @property
+    def _typed(self) -> str:
+        """The device under the cursor as a command takes it: "0", or "gpu1:0"."""
+        host, name = row_keys.split(self.key_at_cursor or "")
+        return name if host is None else f"{host}:{name}"
+
+    @guarded("hold", exclusive=True)
+    async def action_hold(self) -> None:
+        from gpu_panel.commands.own import engine
+        from gpu_panel.common.dialogs import AskLine
+
+        if not (device := self._typed) or self._at_slurm():
+            return
+        typed = await self.app.push_screen_wait(AskLine(
+            f"Hold {device}", "4h", "For how long (90m, 4h, 2d) and, behind it, what for: others "
+            "see that beside the device. r ends it.", longest=200, does="hold"))
+        if typed:
+            span, _, why = typed.partition(" ")
+            engine(self.app, "hold", "--devices", device, "--for", span, "--why", why.strip())
+
+    def action_release(self) -> None:
+        from gpu_panel.commands.own import engine
+
+        if (device := self._typed) and not self._at_slurm():
+            engine(self.app, "release", device)
+
+    def action_usage(self) -> None:
+        from gpu_panel.commands.own import engine
+
+        engine(self.app, "usage")
 
     # --- what is offered, and how it is shown --------------------------------------------------
 

@@ -21,7 +21,8 @@ from gpu_engine.common import paths, procs
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.series import Series
 from gpu_engine.diagnose import hangs
-from gpu_engine.events.schema import Step
+from gpu_engine.events.schema import Eval, Metric, Step
+from gpu_engine.events.track import EVAL, LOSS
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.runs import digest as digests
 from gpu_engine.runs import folder as runs
@@ -244,7 +245,7 @@ class RunsFeed:
             # The devices and processes of a job may be another machine's.
             here = state.boot in (None, procs.boot_id())
             found.stamp, found.reading = None, reading or LiveRun(run)
-            found.line = found.reading.read(found.line, here)
+            found.line = found.reading.read(found.line, here, digest.best)
         elif before is not None and before.summary == summary and not before.line.waits:
             found.line = before.line  # only looked at anew
         elif before is not None:  # until the new ones have been read
@@ -273,15 +274,14 @@ def _line(one: Summary, odd: str | None = None) -> RunLine:
     """The line of a run; its figures are not known yet, if its digest has none."""
     run, said, read = one.run, one.digest, one.digest.figures is not None
     job, end = jobs.read(run.path), said.figures or digests.Figures()
-    by = digests.compared_by(said.best, end.values) if read else None
+    by = digests.compared_by(said.best, end.values)
     return RunLine(run, one.name, said.mode, said.replicas, said.state, said.state in LIVE,
                    said.created, said.ended, said.reason, end.steps, end.total, end.loss,
                    end.means, end.samples_per_s, end.steps_per_s, started=said.started,
                    job=job is not None and job.doubt is None, preset=said.preset, task=said.task,
                    tags=one.notes.tags, note=one.notes.note, verdict=one.notes.verdict,
                    warnings=said.warnings, seconds=said.seconds, sweep=one.sweep, odd=odd,
-                   best=by.best(end.values) if by is not None and one.sweep is not None else None,
-                   by=by, settings=said.settings, read=read)
+                   best=by.best(end.values), by=by, settings=said.settings, read=read)
 
 
 def _changed(run: Run) -> float:
@@ -298,33 +298,50 @@ _BUDGET = 0.05
 """Seconds that one reading of a live run may take."""
 
 
+def _best(values: Series | None, largest: bool) -> float | None:
+    """As `By.best`."""
+    if not values or values.bad[-1]:
+        return None
+    return max(values.hi) if largest else min(values.lo)
+
+
 class LiveRun:
     """A live run, and what has been read of it."""
 
     def __init__(self, run: Run) -> None:
         self._follower = Follower(run)
-        self._history = Series(_POINTS)
+        self._series = {LOSS: Series(_POINTS)}
+        """Of the first rank's loss, and of the value by which runs are compared: name → values."""
         self._plan: LaunchPlan | None = None
         self._odd = next(iter(run.odd()), None)
 
-    def read(self, line: RunLine, here: bool) -> RunLine:
-        """`line` with what is known now. `here`: whether its processes are this machine's."""
+    def read(self, line: RunLine, here: bool, asked: str | None) -> RunLine:
+        """`line` with what is known now. `here`: whether its processes are this machine's. `asked`:
+        the value by which it is compared, as in the digest."""
         if self._plan is None:
             self._plan = line.run.plan()
-        plan, follower = self._plan, self._follower
+        plan, follower, curve = self._plan, self._follower, self._series[LOSS]
+        wanted = digests.compared_by(asked, ()).name
         for rank, event in follower.poll(budget=_BUDGET):
             if isinstance(event, Step) and event.loss is not None and rank == min(follower.ranks):
-                self._history.cut(event.step - event.n + 1)  # thrown away by a restart
-                self._history.add(event.step, event.loss)
+                curve.cut(event.step - event.n + 1)  # thrown away by a restart
+                every = event.losses or (event.loss,)
+                curve.add(event.step, event.loss, min(every), max(every))
+            elif isinstance(event, Eval | Metric) and event.step is not None:
+                name = EVAL * isinstance(event, Eval) + wanted
+                if name != LOSS and (value := event.values.get(wanted)) is not None:
+                    values = self._series.setdefault(name, Series(_POINTS))
+                    values.cut(event.step)
+                    values.add(event.step, value)
         now = follower.progress()
         node = plan.node_rank if plan is not None else 0
         pids = tuple((view.pid, rank) for rank, view in follower.ranks.items()
                      if view.pid is not None and view.node in (None, node)
                      and not (plan is not None and plan.on_hosts))
-        curve = self._history
+        by = digests.compared_by(asked, self._series)
         line = replace(
             line, step=now.step, total=now.total_steps, loss=now.loss, pids=pids, read=True,
-            odd=self._odd,
+            odd=self._odd, by=by, best=_best(self._series.get(by.name), by.largest),
             # Of the buckets that have any value; NaN for one that has no finite one.
             history=tuple(total / count if count else math.nan for total, count, bad in
                           zip(curve.total, curve.count, curve.bad, strict=True) if count or bad),

@@ -19,7 +19,7 @@ from gpu_engine.common.clean import clean
 from gpu_engine.common.table import GAP, Column, finite
 from gpu_engine.runs.query import Asked
 from gpu_engine.spec import modes
-from gpu_panel.charts.braille import sparkline
+from gpu_panel.charts.braille import bar, sparkline
 from gpu_panel.common.rows import Line, Made, Part, Row, cells, fit
 from gpu_panel.common.table import head
 from gpu_panel.common.table import line as table_line
@@ -76,9 +76,9 @@ class RunLine:
     seconds: float | None = None
     sweep: Member | None = None
     best: float | None = None
-    """Of a member of a sweep that has ended: its best value."""
+    """Its best value; while it lives, of a loss that of its first rank."""
     by: By | None = None
-    """Which value that is."""
+    """Of which value that is."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """The keys of its spec, and their values as text."""
     read: bool = True
@@ -89,6 +89,15 @@ class RunLine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", self.run.id)
+
+    @property
+    def told(self) -> str:
+        """What is to be known of a run that is well otherwise: its first warning, and how many
+        there are more; "" for nothing."""
+        if not self.warnings or not (self.live or self.state == "completed"):
+            return ""
+        first, *more = self.warnings
+        return clean(first) + (f" (and {len(more)} more)" if more else "")
 
     @property
     def asked(self) -> Asked:
@@ -128,6 +137,9 @@ _WAITS = "…"
 
 _HEAD, _WIDEST = 16, 24
 """Cells of the head and of a value of a column that stands for a key."""
+_NAME = 40
+"""The most cells of a name."""
+_VERDICTS = {"keep": ("★", "accent"), "discard": ("×", "dim")}
 
 Value = float | str | tuple[bool, float, str]
 
@@ -168,29 +180,65 @@ def _figure(name: str, title: str, width: int, of: Callable[[RunLine], str],
         "falls": True, "right": True, **more})
 
 
-def _state(line: RunLine) -> str:
-    return "warn" if line.state == "completed" and line.warnings else tone(line.state)
+def _state(line: RunLine, width: int) -> Line:
+    """The state, and what a person has said of the run."""
+    style = "warn" if line.state == "completed" and line.warnings else tone(line.state)
+    mark = _VERDICTS.get(line.verdict or "", ("", ""))
+    return (glyph(line.state), style), mark, (f" {line.state}" * (width > 2), style)
+
+
+def _name(line: RunLine) -> str:
+    """Of a member only what it differs by, as it stands below its sweep."""
+    name = clean(line.name)
+    if line.sweep is not None:
+        name = "  " + name.removeprefix(f"{line.sweep.name} ")
+    return name + " !" * bool(line.told)
+
+
+def _name_within(line: RunLine, width: int) -> Line:
+    name = _name(line)
+    if not line.told:
+        return ((fit(name, width), ""),)
+    return (fit(name[:-2], min(width, cells(name)) - 2), ""), (" !", "warn")
+
+
+def called(by: By) -> str:
+    """The name of a value, as a column has room for it."""
+    return clean(by.name.removeprefix("eval:"), 12)
+
+
+def _best(line: RunLine, width: int) -> str:
+    """With the name of its value, if there is room for it."""
+    if line.best is None or line.by is None:
+        return ""
+    named = f"{units.loss(line.best)} {called(line.by)}"
+    return named if cells(named) <= width else units.loss(line.best)
 
 
 # Where there is too little room, the least important gets narrower or goes first.
 COLUMNS: dict[str, Column[RunLine]] = {c.name: c for c in (
-    Column("state", "state", lambda r: f"{glyph(r.state)} {r.state}", _state, width=12, most=0,
-           within=lambda r, w: f"{glyph(r.state)} {r.state}" if w > 2 else glyph(r.state),
+    Column("state", "state", lambda r: f"{glyph(r.state)} {r.state}", width=12, most=0,
+           within=_state,
            order=lambda r: _STATES.index(r.state) if r.state in _STATES else len(_STATES),
            gives=((14, 2),)),
     _words("run", lambda r: r.id, 24, "strong"),
-    _words("name", lambda r: r.name, 22, "", (10, 14), (16, 10)),
+    Column("name", "name", _name, width=5, most=_NAME, within=_name_within,
+           gives=((10, 22), (17, 14), (18, 10)), order=lambda r: r.name.lower() or None),
     _words("preset", lambda r: r.preset, 22, "", (11, 0)),
     _words("task", lambda r: r.task.rpartition(":")[2] if " " not in r.task else r.task, 30, "",
            (2, 14), (7, 0)),
     _words("mode", mode_text, 14, "dim", (15, 0)),
     _words("tags", lambda r: " ".join(r.tags), 20, "accent", (5, 8), (13, 0)),
-    _words("verdict", lambda r: r.verdict or "", 7, "strong", (19, 0)),
-    _figure("step", "step", 20, lambda r: _steps(r, 20), lambda r: r.step, (3, 14), (8, 5), (20, 0),
+    _words("verdict", lambda r: r.verdict or "", 7, "strong", (21, 0)),
+    _figure("step", "step", 20, lambda r: _steps(r, 20), lambda r: r.step, (3, 14), (8, 5), (22, 0),
             within=_steps),
     _figure("loss", "loss", 8, lambda r: units.loss(r.loss) if r.loss is not None else
-            _WAITS * (not r.read), lambda r: finite(r.loss), (21, 0), falls=False),
-    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((18, 0),),
+            _WAITS * (not r.read), lambda r: finite(r.loss), (23, 0), falls=False),
+    Column("best", "best", lambda r: "" if r.best is None else units.loss(r.best), width=8, most=0,
+           gives=((8, 8), (10, 0)), within=_best,
+           order=lambda r: None if r.best is None or r.by is None else (
+               called(r.by), -r.best if r.by.largest else r.best)),
+    Column[RunLine]("curve", "curve", lambda r: "", width=10, most=0, gives=((16, 8), (20, 0)),
            within=lambda r, w: sparkline(r.history, w)),
     _figure("speed", "examples/s", 12, lambda r: "" if r.samples_per_s is None
             and r.steps_per_s is None else units.pace_cell(r.samples_per_s, r.steps_per_s),
@@ -213,7 +261,7 @@ def find(name: str) -> Column[RunLine] | None:
     head = clean(name.removeprefix("task.params.").removeprefix("run.env."))
     head = fit(head, _HEAD).rstrip()
     return Column(name, head, lambda r: clean(r.settings.get(name, ""), _WIDEST),
-                  width=cells(head) + 1, most=_WIDEST, gives=((12, 8), (17, 0)),
+                  width=cells(head) + 1, most=_WIDEST, gives=((12, 8), (19, 0)),
                   order=lambda r: in_a_key(r.settings.get(name)))
 
 
@@ -234,8 +282,7 @@ def these(names: Sequence[str]) -> tuple[Column, ...]:
     return tuple(found for name in names if (found := find(name)) is not None)
 
 
-DEFAULT = ("state", "run", "name", "mode", "tags", "verdict", "step", "loss", "curve", "speed",
-           "time")
+DEFAULT = ("state", "run", "name", "mode", "tags", "step", "loss", "best", "curve", "speed", "time")
 
 MARK_WIDTH = 2
 _LONGEST_CURVE = 40
@@ -260,19 +307,37 @@ class Layout:
 
 
 def layout(lines: Sequence[RunLine], width: int, chosen: Sequence[str] = DEFAULT, *,
-           marks: bool = False, hues: Mapping[str, str] = MappingProxyType({})) -> Layout:
+           by: str | None = None, marks: bool = False,
+           hues: Mapping[str, str] = MappingProxyType({})) -> Layout:
     """The columns `chosen` as they fit into `width` cells. One that would be empty is left out.
-    `hues`: the styles of live runs' curves, by their ids, as they are when one is drawn."""
-    columns = tuple(column if column.name != "curve" else replace(
-        column, style=lambda r: hues.get(r.id, "accent" if r.live else "dim"))
-        for column in these(chosen))
-    keys = [column.name for column in columns if column.name not in COLUMNS]
+    `by`: the column that the runs are sorted by, which stays. `hues`: the styles of live runs'
+    curves, by their ids, as they are when one is drawn."""
+    keys = [name for name in chosen if name not in COLUMNS]
     # Most of a thousand runs have the same few names.
     distinct = {(len(line.id), line.name, line.preset, line.task, line.tags, line.note, line.mode,
-                 line.world, line.verdict, *map(line.settings.get, keys)): line for line in lines}
+                 line.world, line.verdict, line.sweep and line.sweep.name, bool(line.told),
+                 line.by if line.best is not None else None,
+                 *map(line.settings.get, keys)): line for line in lines}
+    values = {called(r.by) for r in distinct.values() if r.best is not None and r.by}
+    changes: dict[str, dict[str, Any]] = {
+        "curve": {"style": lambda r: hues.get(r.id, "accent" if r.live else "dim")},
+        "best": {"title": f"best {max(values, default='')}", "right": True, "within": None}
+        if len(values) == 1 else {"width": 9 + max(map(cells, values), default=0)}}
+    columns = tuple(replace(column, **changes.get(column.name, {}), gives=tuple(
+        give for give in column.gives if give[1] or column.name != by))
+        for column in these(chosen) if values or column.name != "best")
     room = width - _END - (MARK_WIDTH if marks else 0)
     found = table.fit(columns, distinct.values(), room, cells)
     spare = room - sum(size + GAP for size in found.values())
+    # What others have given way for and is not needed goes back: to a value's name all of its
+    # cells or none, to the runs' names as many as there are.
+    whole = table.fit([replace(c, gives=()) for c in columns], distinct.values(), 0, cells)
+    for name in [name for name in ("best", "name") if name in found]:
+        more = whole[name] - found[name]
+        if more > spare:
+            more = max(spare, 0) if name == "name" else 0
+        found[name] += more
+        spare -= more
     if "curve" in found:  # it takes half of what is left, why a run failed the other half
         more = min(max(spare // 2, 0), _LONGEST_CURVE - found["curve"])
         found["curve"] += more
@@ -295,20 +360,21 @@ MARK = "▣"
 _BELOW = "  └ "
 
 
-def run_row(line: RunLine, layout: Layout, marked: bool = False) -> Row:
+def run_row(line: RunLine, layout: Layout, marked: bool = False, known: bool = False) -> Row:
     """The row of a run: one line, and a second one if there is no room for why it failed, waits or
-    stands still."""
-    words = remarks(line)
+    stands still. `known`: its warning is said above."""
+    words = remarks(line, known)
     long = bool(words) and _length(joined([*words, *_ago(line)])) > layout.room
-    first = Made(partial(run_line, line, layout, marked, long))
+    first = Made(partial(run_line, line, layout, marked, () if long else words))
     return Row(line.id, (first, ((_BELOW, "dim"), *joined(words))) if long else (first,))
 
 
-def run_line(line: RunLine, layout: Layout, marked: bool = False, below: bool = False) -> Line:
-    """A run on one line. `below`: what is said of it stands in a line of its own."""
+def run_line(line: RunLine, layout: Layout, marked: bool = False, said: Sequence[Part] = ()
+             ) -> Line:
+    """A run on one line, with what is said of it there."""
     parts: list[Part] = [(MARK + " " if marked else "  ", "accent")] if layout.marks else []
     parts += table_line(layout.columns, layout.sizes, line, behind=GAP)
-    words = joined([] if below else remarks(line))
+    words = joined(said)
     when = [(f"{units.clock(line.seconds_left)} left", "")] \
         if line.live and not words and line.seconds_left is not None else _ago(line)
     gap = layout.room - _length(words) - _length(when)  # so that it stands at the right edge
@@ -321,9 +387,9 @@ def head_line(layout: Layout, by: str | None, turned: bool) -> Line:
     return ((marks + head(layout.columns, layout.sizes, by, turned) + " " * GAP, "dim"),)
 
 
-def remarks(line: RunLine) -> list[Part]:
+def remarks(line: RunLine, known: bool = False) -> list[Part]:
     """What a person should know about a run: why it failed, waits or stands still, what is wrong
-    with its folder."""
+    with its folder. `known`: its warning is said above."""
     parts: list[Part] = []
     if line.reason:
         waits = line.job or line.waits
@@ -333,9 +399,8 @@ def remarks(line: RunLine) -> list[Part]:
             parts.append((clean(line.reason), style))
     elif line.live and line.still:
         parts.append((f"! {clean(line.still)}", "warn"))
-    if line.live or line.state == "completed":
-        more = f" (and {len(line.warnings) - 1} more)" if len(line.warnings) > 1 else ""
-        parts += [(f"! {clean(first)}{more}", "warn") for first in line.warnings[:1]]
+    if line.told and not known:
+        parts.append((f"! {line.told}", "warn"))
     if line.odd and line.state != "unreadable" and line.odd != line.reason:
         parts.append((clean(line.odd), "warn"))
     return parts
@@ -360,7 +425,8 @@ def _length(line: Iterable[Part]) -> int:
 
 # --- a sweep as a row --------------------------------------------------------------------------
 
-_LONGEST = 22
+_LONGEST, _CELLS = 22, 24
+"""Cells of its name, and of its members."""
 _KINDS = {"running": "accent", "failed": "bad"}
 """The styles of how many of its runs do what."""
 
@@ -382,6 +448,22 @@ class SweepLine:
         waits = [line for line in self.members if line.state == "queued"]
         return [*reversed(waits), *(line for line in self.members if line.state != "queued")]
 
+    @property
+    def in_order(self) -> list[RunLine]:
+        """Its runs in the order of the grid."""
+        return sorted(self.members, key=lambda one: one.sweep.index if one.sweep else 0)
+
+    @property
+    def ranked(self) -> list[RunLine]:
+        """Those that are done and have a best value, the best first."""
+        done = (one for one in self.members if one.state == "completed" and one.best is not None)
+        return table.in_order(done, COLUMNS["best"])
+
+    @property
+    def told(self) -> str:
+        """The first warning of any of them, as `RunLine.told`."""
+        return next(filter(None, (one.told for one in self.members)), "")
+
 
 def fold(lines: Sequence[RunLine], unfolded: Collection[str]) -> list[RunLine | SweepLine]:
     """The list with each sweep in place of its first run; the runs of those in `unfolded`, ids,
@@ -397,14 +479,16 @@ def fold(lines: Sequence[RunLine], unfolded: Collection[str]) -> list[RunLine | 
             out.append(line)
         elif (found := groups.pop(place.sweep, None)) is not None:
             is_open = place.sweep in unfolded
-            out.append(SweepLine(place.sweep, place, tuple(found), is_open))
+            out.append(sweep := SweepLine(place.sweep, place, tuple(found), is_open))
             if is_open:
-                out += sorted(found, key=lambda one: one.sweep.index if one.sweep else 0)
+                out += sweep.in_order
     return out
 
 
-def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool) -> Row:
-    """The row of a sweep. `matching`: whether only the runs that match a filter are listed."""
+def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching: bool,
+              known: bool = False) -> Row:
+    """The row of a sweep. `matching`: whether only the runs that match a filter are listed.
+    `known`: as in `run_row`."""
     from gpu_engine.sweep.table import DONE, assigned, count  # only where there are sweeps
 
     parts: list[Part] = []
@@ -416,9 +500,11 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     if layout.columns and layout.columns[0].name == "state":
         wide = layout.sizes["state"]
         head = fit(head if wide >= cells(head) else sign, wide)
-    parts += [(head + " " * GAP, "accent"), (line.id + " ", "strong"),
-              (clean(line.first.name, _LONGEST) + " " * GAP, "")]
-    # How far it is: "12 of 16 done · 1 failed · best 0.412 (lr=3e-4)".
+    told = line.told
+    parts += [(head + " " * GAP, "accent"), (line.id + " " * GAP, "strong"),
+              (clean(line.first.name, _LONGEST), ""), (" !" * bool(told), "warn"),
+              (" " * GAP, ""), *_each(line), (" " * GAP, "")]
+    # How far it is: "best loss 0.412 · lr=3e-4 · 12 of 16 done · 1 failed".
     counts = count(one.state for one in line.members)
     done = counts.pop(DONE, 0)
     if matching and len(line.members) < line.first.of:
@@ -427,11 +513,26 @@ def sweep_row(line: SweepLine, layout: Layout, marked: Collection[str], matching
     else:
         said = [(f"{done} of {line.first.of} done", "")]
     said += [(f"{many} {kind}", _KINDS.get(kind, "dim")) for kind, many in counts.items()]
-    known = [(one.best * (-1 if one.by.largest else 1), one.by.name, one) for one in line.members
-            if one.best is not None and one.by is not None and one.state == "completed"]
-    if known:
-        _, name, best = min(known, key=lambda each: each[:2])
-        said += [(f"best {clean(name, 20)} {units.loss(best.best)}", "good")]
+    if ranked := line.ranked:
+        best = ranked[0]
+        words = [(f"best {best.by.name} {units.loss(best.best)}", "good")] if best.by else []
         if best.sweep is not None and best.sweep.values:
-            said.append((assigned(best.sweep.values), "dim"))
-    return Row(line.id, ((*parts, *joined(said)),))
+            words.append((assigned(best.sweep.values), "dim"))
+        said = [*words, *said]
+    row = (*parts, *joined(said))
+    below = ((_BELOW, "dim"), (f"! {told}", "warn"))
+    return Row(line.id, (row, below) if told and not known else (row,))
+
+
+def _each(line: SweepLine) -> Iterable[Part]:
+    """A cell for each of the first members, in the order of the grid: a done one is the higher, the
+    better it is among them."""
+    places = {one.id: place for place, one in enumerate(line.ranked)}
+    for one in line.in_order[:_CELLS]:
+        place = places.get(one.id)
+        if place is None:
+            yield glyph(one.state), tone(one.state)
+        else:
+            yield bar(1 - place / (len(places) - 1 or 1)), "good" if not place else \
+                "" if 2 * place < len(places) else "dim"
+    yield "…" * (len(line.members) > _CELLS), "dim"

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from gpu_panel.launch.run_line import RunLine
     from gpu_panel.run.store import RunStore
 
+FIRST = (("gpu-panel -- python train.py --lr 1e-3", "your own script, unchanged"),
+         ("gpu-engine run -- python train.py", "without the screen"),
+         ("gpu-engine run ddp -n 2", "DDP on two devices"))
+"""What one can do where there are no runs, and what it does: commands of README."""
 READ_ON = 0.1
 """Seconds before the next reading while there are runs that have not been read."""
 
@@ -82,8 +86,9 @@ class FilterInput(Input):
 _LOOK = 3.0
 """Seconds between two looks at the places of all runs."""
 _DOES = {"stop": "stopped", "resume": "resumed", "remove": "removed", "again": "loaded",
-         "note": "named", "tags": "tagged", "judge": "judged", "move": "moved", "open": "opened"}
-_OF_ONE = ("resume", "again", "note", "move")
+         "note": "named", "tags": "tagged", "judge": "judged", "move": "moved", "open": "opened",
+         "code": "compared with the code of today"}
+_OF_ONE = ("resume", "again", "note", "move", "code")
 
 
 class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -96,7 +101,7 @@ class RunsPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]
     KEYS = keys.of("runs", "filter")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(keys.of("runs"))
     CHANGES: ClassVar[frozenset[str]] = frozenset({
-        "stop", "resume", "remove", "move", "note", "tags", "judge", "export"})
+        "stop", "resume", "remove", "move", "note", "tags", "judge", "export", "code"})
     HELP = """Runs go on when the panel closes; this list finds them again. The preview shows
 the run under the cursor, live or finished; enter shows it on a whole screen. s asks it to
 save and end; u resumes a run that has ended; e loads a run's settings into the
@@ -105,12 +110,15 @@ form. x removes a finished run with its checkpoints for good, and asks.
 Queued runs follow the running ones in the order of the queue, with what each waits for. [ and ]
 move one forward and back; s removes it.
 
-The runs of a sweep are one line: enter opens its table, → and ← show and hide its runs here.
+The runs of a sweep are one line, a cell each: the higher, the better among those that are done.
+Enter opens its table, → and ← show and hide its runs here. A warning is told at the first run that
+has it; all of them have a !.
 
 / looks for runs: each word is text that a run must have anywhere, or FIELD:TEXT with one of id,
 name, preset, task, mode, tag, state, note and verdict, as in state:failed verdict:keep; -WORD
-leaves out what matches. o sorts by the next column, O reverses the order, C chooses the columns. n
-gives a run a name, t tags; K says that its result is worth keeping, D that it is not.
+leaves out what matches. o sorts by the next column, O reverses the order, C chooses the columns; b
+sorts by the best value. n gives a run a name, t tags; K says that its result is worth keeping (★),
+D that it is not (×). d shows what was changed since in its code.
 
 m marks runs. Then s, x, t, K and D are for all marked runs, s and x after one question that names
 them, and c compares them. Esc clears the marks, then the filter."""
@@ -162,8 +170,9 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._skipped = False
         self._unread = 0
         self._layout: Layout | None = None
-        self._rows: dict[tuple[int, bool], Row] = {}
-        """Rows in this layout, by the lines of runs, which they keep, and whether it is marked."""
+        self._rows: dict[tuple[int, bool, bool], Row] = {}
+        """Rows in this layout, by the lines of runs, which they keep, whether it is marked, and
+        whether its warning is said above."""
         self._footer_for: object = None
         self._pointed: Pointed | None = None
         self._new: str | None = None
@@ -290,19 +299,24 @@ them, and c compares them. Esc clears the marks, then the filter."""
         if self.lines is None:
             return None, [text_row("Looking for runs …")]
         if not self.lines:
-            return None, [text_row("No runs yet. ctrl+l launches one.")]
+            return None, [text_row("No runs yet. ctrl+l launches what is shown; in a shell:"),
+                          *(Row("", (((f"  {line:<38}", "strong"), (f"  {does}", "dim")),))
+                            for line, does in FIRST)]
         columns = layout(
-            self.lines, width, self.columns, marks=bool(self.marked), hues=self.hues)
+            self.lines, width, self.columns, by=self.order, marks=bool(self.marked),
+            hues=self.hues)
         same = self._layout is not None and columns.shape == self._layout.shape
         self._layout, before, self._rows = columns, self._rows if same else {}, {}
-        rows = []
+        rows, said = [], set[str]()
         for name, entry in self._entries.items():
             if isinstance(entry, SweepLine):
-                row = run_line.sweep_row(entry, columns, self.marked, bool(self.wanted))
+                row = run_line.sweep_row(entry, columns, self.marked, bool(self.wanted),
+                                         entry.told in said)
             else:  # while one of ten thousand trains, all others have the row that they had
-                key = id(entry), name in self.marked
+                key = id(entry), name in self.marked, entry.told in said
                 row = self._rows[key] = before.get(key) or run_line.run_row(
-                    entry, columns, key[1])
+                    entry, columns, *key[1:])
+            said.add(entry.told)
             rows.append(row)
         if not rows:
             doubt = f": {self.wanted.doubt}" if self.wanted.doubt else ""
@@ -340,10 +354,12 @@ them, and c compares them. Esc clears the marks, then the filter."""
         self._sort_by(known[(at + 1) % len(known)])
 
     def action_best(self) -> None:
-        """Sort by the loss and go to the best run; if they are sorted so, as before."""
+        """Sort by the best value and go to the best run; if they are sorted so, as before."""
         self.come_forward()
         self.enter()
-        self._sort_by(None if self.order == "loss" and not self.turned else "loss")
+        if "best" not in self.columns:
+            self._show_columns([*self.columns, "best"])
+        self._sort_by(None if self.order == "best" and not self.turned else "best")
 
     def action_turn(self) -> None:
         self._sort_by(self.order, not self.turned)
@@ -563,6 +579,12 @@ them, and c compares them. Esc clears the marks, then the filter."""
 
         line = self.line_at_cursor
         return of_run(line.run) if line is not None else {}
+
+    def action_code(self) -> None:
+        from gpu_panel.commands.own import engine
+
+        if (line := self.line_at_cursor) is not None:
+            engine(self.app, "code", line.id)
 
     def action_again(self) -> None:
         if (line := self.line_at_cursor) is not None:

@@ -538,3 +538,5 @@ class LaunchScreen(PaneScreen):
             self.devices.focus()
         elif self.form.has_focus_within:
             self.set_focus(None)
+        elif self.has_class("-pane-devices"):  # from the runs below them
+            self.devices.focus()

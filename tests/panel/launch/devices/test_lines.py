@@ -91,7 +91,7 @@ def test_a_run_of_ours_stands_out():
     table = lab(4)
     table = replace(table, ours={"0": replace(table.ours["0"], hue="hue 5")})
     rows = build(table, 160).rows
-    for mark in "⣶", "gpt", "━":
+    for mark in "⣶", "gpt", "▇":
         assert "hue 5" in {style for part, style in rows[0].lines[0] if mark in part}
     assert {style for part, style in rows[1].lines[0] if "⣀" in part} == {"track"}
 
@@ -115,7 +115,20 @@ def test_a_line_has_no_hole_and_ends_with_the_history(width):
         assert len(line) == width
         assert " " not in line[head.index("last"):]
         assert "rank 0 · gpt  " in line
-    assert ("last 5 min" in head) == (width > 90)
+    assert ("last 5 min" in head) == (width > 98)
+
+
+@pytest.mark.parametrize("width", [116, 156, 226])
+def test_nothing_moves_when_others_use_a_device(width):
+    machine = gpus(1)
+    heads = set()
+    for command, used in (("a", 0), ("train.py --with many --words", 9), ("b" * 200, 71)):
+        process = DeviceProcess(9, 1 << 30, user="alice", command=command, started=time.time())
+        sample = Sample(machine.devices[0], 0.99, used << 30, 80 << 30, 60.0, 300.0, 400.0,
+                        processes=(process,))
+        heads.add(text(look(machine, sample, history=History()), width).splitlines()[0])
+    [head] = heads
+    assert head.index("┊1") == width - (width - head.index("last")) // 5
 
 
 def test_a_driver_that_fails_takes_no_column_away():
@@ -166,6 +179,10 @@ def test_figures_are_coloured_where_they_tell_of_trouble(used, heat, watts, want
     memory = next(style for part, style in found.items() if part.endswith("/80G"))
     mark = "!" * (wanted[1] == "bad")
     assert (memory, found[f"{heat:.0f}{mark}"], found[f"{watts:.0f}"]) == wanted
+    bars = [style for part, style in build(look(machine, Sample(
+        machine.devices[0], 0.99, used << 30, 80 << 30, heat, watts, 400.0, processes=())),
+        110).rows[0].lines[0] if "▇" in part]
+    assert bars == [wanted[1] or bars[0], wanted[0] or bars[0]]  # of the heat, of the memory
 
 
 def test_a_run_is_on_its_device_since_it_began_and_not_since_it_waits():
@@ -289,10 +306,12 @@ def test_a_clock_that_is_set_back_begins_anew():
 
 
 def test_an_area_s_scale_is_the_whole_and_never_fills_a_cell():
-    assert area([0.0, 0.1, 0.5, 1.0, None, None]) == "⣀⣴ "
-    assert area([0.99]) == "⢰"
+    assert area([0.0, 0.1, 0.5, 1.0, None, None]) == ["⣀⣴ "]
+    assert area([0.99]) == ["⢰"]
     assert area([None, 1.0]) == area([1.0])
+    assert area([0.0, 0.5, 0.75, 1.0], 2) == [" ⣴", "⣸⣿"]
 
 
-def test_a_bar_fills_in_half_cells():
-    assert [level(share, 4) for share in (0.0, 0.13, 0.5, 1.0)] == ["", "╸", "━━", "━━━━"]
+def test_a_bar_stands_on_its_track_also_without_colours():
+    assert [level(share, 4) for share in (0.0, 0.2, 0.5, 1.0)] == [
+        ("", "▁▁▁▁"), ("▇", "▁▁▁"), ("▇▇", "▁▁"), ("▇▇▇▇", "")]

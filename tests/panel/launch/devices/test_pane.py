@@ -8,12 +8,15 @@ from dataclasses import replace
 from gpu_engine.common import paths
 from gpu_engine.devices import leases as lease
 from gpu_engine.devices.records import Device
-from gpu_panel.common.dialogs import Confirm
+from gpu_panel.commands import own
+from gpu_panel.common.dialogs import AskLine, Confirm
 from gpu_panel.launch.devices import MOST_WAITS, DevicesPane
 
 from ....conftest import gpus
+from ...machines import lab
 from ...panel_kit import (
     StillSampler,
+    looked,
     on_top,
     panel,
     press,
@@ -146,3 +149,20 @@ async def test_why_fewer_than_the_preset_asks_for_are_ticked():
                      sets=("devices.pick=3",)) as (_, screen):
         assert screen.draft.ids == ["0", "MIG-a"]
         assert "be combined" not in shown(screen.devices)
+
+
+async def test_a_device_is_held_and_released_and_its_use_shown_by_the_commands(monkeypatch):
+    typed = []
+    monkeypatch.setattr(own, "engine", lambda app, *words: typed.append(words))
+    async with panel(gpus(2), hosts=lab()) as (pilot, screen):
+        await looked(pilot, screen)
+        await pilot.press("down", "h")
+        await on_top(pilot, AskLine)
+        await pilot.press(*"2h to read", "enter")
+        await until(pilot, lambda: typed)
+        await pilot.press("r", "U", "end")
+        screen.devices.cursor = screen.devices.keys.index("gpu1 1")
+        await pilot.press("r")
+        await until(pilot, lambda: len(typed) == 4)
+        assert typed == [("hold", "--devices", "1", "--for", "2h", "--why", "to read"),
+                         ("release", "1"), ("usage",), ("release", "gpu1:1")]

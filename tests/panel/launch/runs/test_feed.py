@@ -165,6 +165,30 @@ def test_losses_that_a_restart_has_thrown_away_are_on_no_curve(state):
         os.close(lock)
 
 
+@pytest.mark.parametrize(("asked", "name", "wanted"), [
+    (None, "loss", 0.5), ("max:accuracy", "eval:accuracy", 0.75), ("min:speed", "speed", 2.0)])
+def test_a_live_run_has_its_best_value_and_none_of_what_a_restart_threw_away(
+        asked, name, wanted, monkeypatch):
+    run, lock = create_run("toy", "", plan(spec={"run": {"best": asked}} if asked else {}))
+    try:
+        event_lines.append(run.events(0), *(event_lines.line(kind, fields) for kind, fields in (
+            ("step", {"step": 1, "n": 1, "loss": 2.0}), ("eval", {"step": 1, "accuracy": 0.75}),
+            ("metric", {"step": 1, "speed": 2.0}), ("step", {"step": 2, "n": 1, "loss": 0.5}),
+            ("step", {"step": 3, "n": 1, "loss": 0.1}), ("eval", {"step": 3, "accuracy": 0.9}),
+            ("metric", {"step": 3, "speed": 1.0}), ("step", {"step": 3, "n": 1, "loss": 1.0}),
+            ("eval", {"step": 3, "accuracy": 0.25}), ("metric", {"step": 3, "speed": 3.0}))))
+        feed = RunsFeed()
+        (line,), _ = feed.refresh()
+        assert (line.live, line.by.name, line.best) == (True, name, wanted)
+        event_lines.append(run.events(0), *(event_lines.line(kind, fields) for kind, fields in (
+            ("step", {"step": 4, "n": 1, "loss": float("nan")}),
+            ("eval", {"step": 4, "accuracy": float("nan")}),
+            ("metric", {"step": 4, "speed": float("nan")}))))
+        assert feed.refresh()[0][0].best is None
+    finally:
+        os.close(lock)
+
+
 def test_a_run_that_was_resumed_for_more_has_the_new_total():
     run = make(losses=[5.0] * 4000, total=2000)  # from the first attempt
     told = plan(spec={"task": {"use": "toy:Toy"}, "train": {"steps": 5000}})

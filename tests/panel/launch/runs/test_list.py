@@ -17,8 +17,10 @@ from gpu_engine.places import verbs
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs import notes
 from gpu_engine.runs.create import create_run
+from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.notes import Notes
+from gpu_engine.runs.sweep import Member
 from gpu_panel.common.dialogs import AskLine, Confirm, Message
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.launch import run_actions as several
@@ -205,10 +207,11 @@ async def test_what_is_kept_of_a_night():
         table = await at_the_runs(pilot, screen, 3)
         await pilot.press("K", "down", "D")
         await until(pilot, lambda: said() == ["keep", "discard", None])
-        await until(pilot, lambda: re.search(r"good +keep ", shown(table)) is not None)
+        await until(pilot, lambda: re.search(r"✓★ +\w+ +good", shown(table)) is not None)
+        assert "✓×" in shown(table)
         await pilot.press("M", "K")  # of the marked runs not all are kept
         await until(pilot, lambda: said() == ["keep", "keep", "keep"])
-        await until(pilot, lambda: shown(table).count(" keep ") == 3)
+        await until(pilot, lambda: shown(table).count("✓★") == 3)
         await pilot.press("K")
         await until(pilot, lambda: said() == [None, None, None])
         await pilot.press("escape", "home", "D", "slash", *"verdict:discard", "enter")
@@ -233,7 +236,7 @@ async def test_of_many_runs_only_those_in_sight_are_built_and_only_live_ones_ask
     async with panel(slots(1), size=(80, 24)) as (pilot, screen):
         table = await at_the_runs(pilot, screen, 3000)
         await until(pilot, lambda: "r5" in made and asked)
-        assert set(made) <= {f"r{i}" for i in range(table.size.height)}
+        assert set(made) <= {f"r{i}" for i in range(pilot.app.size.height)}
         assert set(asked) == {"r0"}
         monkeypatch.setattr(RunsPane, "build", lambda *_: pytest.fail("builds all anew"))
         made.clear()
@@ -286,14 +289,64 @@ def test_a_failing_run_says_why_in_full():
 def test_a_completed_run_of_which_something_is_told_is_amber():
     fine = replace(LINE, state="completed", live=False, ended=2.0)
     told = replace(fine, warnings=("the loss was not finite", "another"))
-    shape = layout([told], 160)
-    tones = [{text.strip(): style for text, style in run_line(line, shape)}
+    shape = layout([told], 210)
+    tones = [{text.strip(): style for text, style in run_row(line, shape).lines[0]}
              for line in (fine, told)]
-    assert [one["✓ completed"] for one in tones] == ["good", "warn"]
+    assert [one["✓"] for one in tones] == ["good", "warn"]
     assert tones[1]["! the loss was not finite (and 1 more)"] == "warn"
     assert not any("!" in text for text in tones[0])
     failed = replace(told, state="failed", reason="rank 0: boom")
-    assert not any("!" in text for text, _ in run_line(failed, shape))  # its reason comes first
+    row = run_row(failed, shape).lines[0]
+    assert not any("!" in text for text, _ in row)  # its reason comes first
+
+
+def test_the_best_value_has_its_name_and_a_column_that_stays_where_runs_are_sorted_by_it():
+    by = By("eval:accuracy", largest=True)
+    lines = [replace(LINE, name=f"{value}", best=value, by=by) for value in (0.5, 0.75, None)]
+    told = "".join(part for part, _ in head_line(layout(lines, 156), None, turned=False))
+    assert "best accuracy" in told
+    assert "best" not in layout(lines, 69).sizes
+    assert "best" in layout(lines, 69, by="best").sizes
+    mixed = [*lines, replace(LINE, name="loss", best=0.1, by=By())]
+    rows = ["".join(part for part, _ in run_line(line, layout(mixed, 216))) for line in mixed]
+    assert "0.750 accuracy" in rows[1]
+    assert "0.100 loss" in rows[3]
+    assert layout(mixed, 104, by="best").sizes["best"] == 9 + len("accuracy")
+    assert [line.name for line in in_order(mixed, "best", False)] == ["0.75", "0.5", "loss", "None"]
+
+
+def test_a_name_is_whole_before_a_curve_is_long_and_that_of_a_member_is_what_differs():
+    named = replace(LINE, name="n" * 20)
+    sizes = layout([named], 69).sizes
+    assert (sizes["name"], sizes["curve"]) == (16, 8)
+    assert layout([replace(LINE, name="short")], 69).sizes["curve"] > 10
+    member = replace(LINE, name="vgg lr=.1 #2",
+                     sweep=Member("s1", "vgg", 1, 4, 0.0, {"train.lr": ".1"}, 2))
+    row = "".join(part for part, _ in run_line(member, layout([member], 116)))
+    assert "3f2a    lr=.1 #2 " in row
+
+
+async def test_a_warning_is_told_once_and_an_empty_list_says_what_one_can_do(monkeypatch):
+    told = replace(LINE, warnings=("reads its loss",), name="toy")
+    lines = [replace(told, run=Run(Path(f"r{i}")), sweep=place) for i, place in enumerate(
+        (None, None, Member("s1", "grid", 1, 1, 0.0, {}), None))]
+    other = replace(told, run=Run(Path("r4")), warnings=("another",))
+    found = [()]
+    monkeypatch.setattr(RunsFeed, "refresh", lambda self: (found[0], 0))
+    async with panel(slots(1), size=(80, 24)) as (pilot, screen):
+        await until(pilot, lambda: screen.runs.lines is not None)
+        said, readme = shown(screen.runs), (Path(__file__).parents[4] / "README.md").read_text()
+        assert len(runs_pane.FIRST) == 3
+        for command, does in runs_pane.FIRST:
+            assert command in readme
+            assert f"{command:<38}  {does}" in said
+        found[0] = (*lines, other)
+        table = await at_the_runs(pilot, screen, 5)
+        await until(pilot, lambda: "! another" in shown(table))
+        assert shown(table).count("! reads its loss") == 1
+        assert len(re.findall("toy !|grid !", shown(table))) == 5
+        table.show([lines[2]])  # it is told at the first that is there
+        await until(pilot, lambda: "└ ! reads its loss" in shown(table))
 
 
 def test_tags_typed_for_several_runs_are_added_and_those_of_one_replaced():
