@@ -76,6 +76,7 @@ WRITING = {
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
         sweep/group.py: overwrite_inside in stop
+        sweep/kept.py: write_json_inside in keep
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """
