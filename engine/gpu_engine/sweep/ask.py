@@ -33,8 +33,6 @@ from gpu_engine.sweep.grid import Axis
 
 _AGAIN, _DRAWS = 100, 1000
 """How often what was tried already is asked for in a row, and how often something is drawn then."""
-LEAST = 10
-"""Tries that are done before it is said which values matter: as many as Optuna draws at first."""
 
 Texts = tuple[str, ...]
 """A combination of values, each as text that `--set` takes, in the order of the axes."""
@@ -126,11 +124,9 @@ class Search:
 
 
 def matters(search: Search) -> dict[str, float]:
-    """How much each value matters, as shares of 1; empty while nothing is known of it."""
+    """How much each value matters, as shares of 1."""
     study = optuna.create_study(direction=search.direction)
     study.add_trials([one for one in search.frozen() if one.state is TrialState.COMPLETE])
-    if len(study.trials) < LEAST or len(search.space) < 2:
-        return {}
     return optuna.importance.get_param_importances(
         study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
 

@@ -3,18 +3,25 @@ Optuna (`ask.py`). To look needs nothing of what starts runs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from gpu_engine.common import paths, units
+from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.runs.folder import State
 from gpu_engine.sweep import group
-from gpu_engine.sweep.table import One
+from gpu_engine.sweep.kept import read
+from gpu_engine.sweep.table import One, short
 
+LEAST = 10
+"""Tries that are done before it is said which values matter: as many as Optuna draws at first."""
 _TIMEOUT = 300.0
 """Seconds for an answer: some 18 after a thousand tries."""
 
@@ -63,17 +70,60 @@ def tries_of(found: group.Group, members: Sequence[One]) -> list[dict[str, Any]]
     return tried
 
 
-def matters(found: group.Group, members: Sequence[One]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """How far a search has got."""
+
+    how: str
+    of: int
+    """How many members it is to have."""
+    asks: bool
+    """Whether it asks for more, as soon as a place has room."""
+    why: str | None
+    """Why it does not at the moment."""
+    best: tuple[tuple[int, float], ...]
+    """Each try that was the best so far, by its number from 1, with its value."""
+    matters: dict[str, float]
     """How much each value matters, as shares of 1, by Optuna; empty where it does not say."""
-    by = group.default_by(found, members)
-    try:
-        return ask(_axes(found), 0, by.largest, tries_of(found, members), matters=True)["matters"]
-    except UserError:  # it was removed since
-        return {}
+
+    def lines(self) -> list[str]:
+        """The same as text."""
+        how = "asks for no more" if not self.asks else \
+            "asks for the next values when a place has room" if self.why is None else \
+            f"asks for nothing: {self.why}; gpu-engine queue has it ask again"
+        out = [f"search {self.how}: {units.counted(self.of, 'run')} at most; it {how}"]
+        if self.best:
+            out.append("best so far, and at which try: " + ", ".join(
+                f"{units.loss(value)} ({at})" for at, value in self.best[-8:]))
+        if self.matters:
+            out.append("by Optuna it matters: " + ", ".join(
+                f"{key} {units.share(share)}" for key, share in zip(
+                    short(list(self.matters)), self.matters.values(), strict=True)))
+        return [clean(line, None) for line in out]
+
+
+def so_far(found: group.Group, members: Sequence[One]) -> SoFar | None:
+    """How far a search has got; None for a sweep that is none."""
+    if found.search is None:
+        return None
+    by, tries = group.default_by(found, members), tries_of(found, members)
+    best, order = list[tuple[int, float]](), -1 if by.largest else 1
+    for at, one in enumerate(tries, 1):
+        if one["state"] == "COMPLETE" and (
+                not best or order * one["value"] < order * best[-1][1]):
+            best.append((at, one["value"]))
+    kept = read(paths.queue_folder(), found.id)
+    shares = dict[str, float]()
+    if sum(one["state"] == "COMPLETE" for one in tries) >= LEAST:
+        with contextlib.suppress(UserError):  # Optuna was removed since
+            shares = ask(_axes(found), 0, by.largest, tries, matters=True)["matters"]
+    return SoFar(found.search, found.members[0][1].of, kept is not None, kept and kept.why,
+                    tuple(best), shares)
 
 
 def write(found: group.Group, url: str) -> int:
-    """Write the tries into a database of Optuna's. Returns how many. Raises UserError."""
+    """Write the tries into a database of Optuna's, as a study named as the sweep. Returns how many.
+    Raises UserError."""
     members = group.read(found)
     tries = tries_of(found, members)
     ask(_axes(found), 0, group.default_by(found, members).largest, tries, url=url, name=found.id)
