@@ -94,7 +94,7 @@ def first(search: Search, base: tuple[str, RunSpec] | None
     spec = from_dict(search.spec)
     found = _members(search, (), False, 0, Submission(
         verbs.meant_by(spec).devices(spec), Kept(), Path(working_folder())), base)
-    assert found is not None  # nothing was tried yet
+    assert found is not None  # else it has raised: nothing was tried yet
     return found
 
 
@@ -110,6 +110,8 @@ def _members(search: Search, tries: Sequence[dict[str, Any]], largest: bool, bef
         spec, axes = from_dict(search.spec), search.parsed
         texts = study.ask(search.told(), spec.train.seed, largest, tries,
                           search.refused)["values"]
+        if texts is None and not tries:
+            raise UserError(f"none of the combinations can run; the last: {said}")
         if texts is None:
             return None
         try:

@@ -18,7 +18,7 @@ from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.runs.folder import State
 from gpu_engine.sweep import group
 from gpu_engine.sweep.kept import read
-from gpu_engine.sweep.table import One, short
+from gpu_engine.sweep.table import DONE, STOPPED, One, short
 
 LEAST = 10
 """Tries that are done before it is said which values matter: as many as Optuna draws at first."""
@@ -57,7 +57,8 @@ def tries_of(found: group.Group, members: Sequence[One]) -> list[dict[str, Any]]
     for values, pairs in points.items():
         states = [state for state, _ in pairs]
         live = any(state.live for state in states)
-        known = [] if live else [best for _, one in pairs if (best := one.best(by)) is not None]
+        known = [] if live else [best for _, one in pairs if one.kind in (DONE, STOPPED)
+                                 and (best := one.best(by)) is not None]
         # A run that was stopped is no match for one that came to its end.
         state = "RUNNING" if live else "FAIL" if not known else "PRUNED" \
             if any(state.state == "stopped" for state in states) else "COMPLETE"
