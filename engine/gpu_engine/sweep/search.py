@@ -154,8 +154,7 @@ class Asker:
             self._fails += 1
             if self._fails == _FAILS or search.why is not None:
                 self.gave_up = True
-                if read(self.queue, self.sweep) is not None:  # `sweep stop` meanwhile
-                    replace(search, why=str(err)).keep(self.queue, self.sweep)
+                self._keep(replace(read(self.queue, self.sweep) or search, why=str(err)))
         else:
             self._fails = 0 if room else self._fails
         return not self.gave_up
@@ -184,11 +183,11 @@ class Asker:
             members = group.read(ours)
             more = _members(
                 search, study.tries_of(ours, members), group.default_by(ours, members).largest,
-                last.index, prepared, base, lambda known: known.keep(self.queue, self.sweep))
+                last.index, prepared, base, self._keep)
             if more is None:
                 return False
             if search.why is not None:
-                replace(more[0], why=None).keep(self.queue, self.sweep)
+                self._keep(replace(more[0], why=None))
             chosen = more[1]
         for member in chosen:
             if read(self.queue, self.sweep) is None:  # `sweep stop` meanwhile
@@ -198,6 +197,10 @@ class Asker:
                                     self.sweep, found.name, member, search.begun, search))
             log.info("run %s tries %s", run.id, member.values)
         return True
+
+    def _keep(self, search: Search) -> None:
+        if read(self.queue, self.sweep) is not None:  # else `sweep stop` has ended it meanwhile
+            search.keep(self.queue, self.sweep)
 
     def _room(self, search: Search, spec: RunSpec, when: When) -> bool:
         """Whether a member could start now, as far as leases and the line tell; with hosts always,
