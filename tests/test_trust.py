@@ -54,7 +54,7 @@ WRITING = {
         code/difference.py: TemporaryDirectory in between
         code/store.py: open in fill, symlink_to in fill
         code/submitted.py: symlink_to in _link_ignored
-        export/exporter.py: mkstemp in replacing
+        export/exporter.py: TemporaryDirectory in optuna, mkstemp in replacing
         training/checkpoint.py: open in write
         training/resuming.py: TemporaryFile in find
         doctor/user_files.py: NamedTemporaryFile in _tried""",

@@ -1,6 +1,8 @@
 """Searches: the next values are asked for when a place has room, and the members' folders are the
 study."""
 
+# ruff: noqa: F811  fixtures of others
+
 from __future__ import annotations
 
 import contextlib
@@ -29,7 +31,9 @@ from gpu_engine.sweep.kept import read
 
 from ..command_line import called
 from ..conftest import wait_for
+from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
 from ..queue import kit
+from ..queue.test_gpus import gpus  # noqa: F401
 from .made import SPEC, ended, nobody_starts
 
 SPACE = {"lr": "log:1e-5..1e-1", "width": "32..160:32", "opt": "sgd,adam"}
@@ -146,7 +150,8 @@ def test_members_are_added_until_all_are_tried_and_a_stop_ends_it(home, monkeypa
     assert again.members[3][1].index == 4
     text = called("sweep", found.id).stdout
     assert "2 of 4 done, 2 waiting" in text
-    assert "search tpe: 18 runs at most; it asks for the next values when a place has room" in text
+    assert "search tpe: 18 runs at most; it asks for nothing: its process was ended; gpu-engine " \
+        "queue has it ask again" in text
     assert "best so far, and at which try: 1.500 (1)" in text
     assert called("sweep", "stop", found.id).stdout.startswith("2 runs stopped")
     assert len(ask_again(found).members) == 4
@@ -244,6 +249,7 @@ def test_killed_at_any_point_it_goes_on_and_tries_the_same(home, tmp_path, monke
     lock = waiting.sweep_lock(paths.queue_folder(), ident)
     for many in (2, 3, 5):
         wait_for(lambda many=many: len(group.find(ident).members) >= many, 60)
+        assert "it asks for the next values when a place has room" in called("sweep", ident).stdout
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if ident in process.cmdline():  # and whom it is asking
@@ -258,3 +264,27 @@ def test_killed_at_any_point_it_goes_on_and_tries_the_same(home, tmp_path, monke
     wait_for(lambda: not lock.exists())
     assert [tuple(m.values.values()) for _, m in found.members] == asked(
         6, {"lr": "0.5..9", "width": "1..8"}, lambda lr, w: (float(lr) - 3) ** 2 + int(w), seed=0)
+
+
+@pytest.mark.timeout(300)
+def test_each_card_that_is_free_has_one_asked_for(gpus, home, tmp_path, monkeypatch):
+    gpus.set("count 2", "gpu * util 0")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        f"{SCRIPT}\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.05)")
+    ident = json.loads(called(
+        "run", "-n", "1", "--set", "run.best=min:loss", "--metric", r"loss: (\S+)", "--grid",
+        "lr=0.5..9", "--tries", "4", "--search", "tpe", "--json", "--", sys.executable, "train.py",
+        "--lr", "1", "--width", "1").stdout)["id"]
+
+    def states():
+        return [run.state() for run, _ in group.find(ident).members]
+
+    wait_for(lambda: [state.state for state in states()] == ["running"] * 2, 60)
+    assert {d.id for run, _ in group.find(ident).members
+            for rank in run.require_plan().ranks for d in rank.devices} == {"0", "1"}
+    Path("go").touch()
+    wait_for(lambda: read(paths.queue_folder(), ident) is None, 120)
+    kit.over(*(run for run, _ in group.find(ident).members))
+    one, two, three, _ = states()
+    assert three.created >= min(one.ended, two.ended)  # not before a card was free

@@ -14,7 +14,9 @@ from typing import Any
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import locked
 from gpu_engine.common.programs import own_environment, own_program
+from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import State
 from gpu_engine.sweep import group
 from gpu_engine.sweep.kept import read
@@ -113,13 +115,15 @@ def so_far(found: group.Group, members: Sequence[One]) -> SoFar | None:
         if one["state"] == "COMPLETE" and (
                 not best or order * one["value"] < order * best[-1][1]):
             best.append((at, one["value"]))
-    kept = read(paths.queue_folder(), found.id)
+    kept, why = read(paths.queue_folder(), found.id), None
+    if kept is not None:
+        alive = locked(waiting.sweep_lock(paths.queue_folder(), found.id))
+        why = kept.why or (None if alive else "its process was ended")
     shares = dict[str, float]()
     if sum(one["state"] == "COMPLETE" for one in tries) >= LEAST:
         with contextlib.suppress(UserError):  # Optuna was removed since
             shares = ask(_axes(found), 0, by.largest, tries, matters=True)["matters"]
-    return SoFar(found.search, found.members[0][1].of, kept is not None, kept and kept.why,
-                    tuple(best), shares)
+    return SoFar(found.search, found.members[0][1].of, kept is not None, why, tuple(best), shares)
 
 
 def write(found: group.Group, url: str) -> int:
