@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,14 @@ def test_several_at_a_time_removed_failed_and_pruned_ones_count_as_they_are():
     assert asking.Search(question(tries, refused=[usual])).next() not in (usual, None)
     states = {one.state.name for one in asking.Search(question(live + pruned)).frozen()}
     assert states == {"COMPLETE", "RUNNING", "PRUNED"}
+
+
+def test_only_the_child_imports_optuna():
+    root = Path(__file__).parents[2]
+    found = {file.name for folder in ("engine", "tui") for file in (root / folder).rglob("*.py")
+             if re.search(r"^\s*(import|from) optuna|gpu_engine.sweep.ask import|import ask$",
+                          file.read_text(), re.MULTILINE)}
+    assert found == {"ask.py"}
 
 
 # --- members on disk ------------------------------------------------------------------------------
