@@ -54,7 +54,7 @@ WRITING = {
         code/difference.py: TemporaryDirectory in between
         code/store.py: open in fill, symlink_to in fill
         code/submitted.py: symlink_to in _link_ignored
-        export/exporter.py: mkstemp in replacing
+        export/exporter.py: TemporaryDirectory in optuna, mkstemp in replacing
         training/checkpoint.py: open in write
         training/resuming.py: TemporaryFile in find
         doctor/user_files.py: NamedTemporaryFile in _tried""",
@@ -76,6 +76,7 @@ WRITING = {
         runs/waiting.py: open in locked, touch in enter
         slurm/watch.py: open in refresh
         sweep/group.py: overwrite_inside in stop
+        sweep/kept.py: write_json_inside in keep
         gpu_panel/common/clipboard.py: write_atomic in copy
         gpu_panel/common/errors.py: open in record""",
     "what the person named on the command line": """

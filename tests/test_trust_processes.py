@@ -42,6 +42,7 @@ MAY_START = {
     "engine/gpu_engine/slurm/commands.py": TOOL,
     "engine/gpu_engine/supervisor/children.py": PLANNED,
     "engine/gpu_engine/supervisor/__main__.py": ITSELF,
+    "engine/gpu_engine/sweep/study.py": OURS,
     "tui/gpu_panel/commands/own.py":
         "a command of the person's settings.toml by its key, or gpu-engine with words they typed",
     "tui/gpu_panel/commands/terminal.py":

@@ -27,6 +27,7 @@ MAY = {
     "engine/gpu_engine/worker/check.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/supervisor/__main__.py": "its log",
     "engine/gpu_engine/sweep/__main__.py": "its log",
+    "engine/gpu_engine/sweep/ask.py": "an answer to the engine, which reads it",
     "engine/gpu_engine/on_node/__main__.py": "its log, which Slurm keeps",
     "engine/gpu_engine/remote/run/__main__.py": "its log",
     "tui/gpu_panel/__main__.py": "asks whether there is a stream",

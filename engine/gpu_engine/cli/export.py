@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 @click.option("--from", "which", metavar="best|STEP",
               help="Weights of the best checkpoint (by train.best), or of that of a step.")
 @click.option("--best", hidden=True)
-@click.option("--to", type=click.Choice(TARGETS), help="Export the figures, not the weights.")
+@click.option("--to", type=click.Choice((*TARGETS, "optuna")),
+              help="Export the figures, not the weights.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),
               help="csv: the file, or a folder for several runs (RUN.csv). tensorboard: the logdir "
-                   "(tensorboard). wandb: the folder in which wandb/ is (the present one).")
+                   "(tensorboard). wandb: the folder in which wandb/ is (the present one). optuna: "
+                   "the file (SWEEP.db).")
 @click.option("--project", metavar="NAME", help="wandb: its project. [default: gpu-panel]")
 @click.option("--python", metavar="PATH", help="For weights: the interpreter with torch that "
                                                "writes them. [default: that of a run here]")
@@ -37,8 +39,9 @@ def command(words: tuple[str, ...], which: str | None, best: str | None, to: str
     """Write the weights of RUN to OUT, which ends with .safetensors, .pt or .pth: those of its
     newest checkpoint that loads, or of the one that --from names. Or, with --to, write what RUNs
     have recorded (loss, evaluations, learning rate, speed, memory, devices) as a CSV file, for
-    TensorBoard or for Weights & Biases; the last two need their own library. Without OUT and
-    --to: tell which checkpoint is meant."""
+    TensorBoard or for Weights & Biases; the last two need their own library. --to optuna writes the
+    runs of a sweep, RUN being its id, as a study for optuna-dashboard. Without OUT and --to: tell
+    which checkpoint is meant."""
     wrong: dict[str, object] = {"--out": out} if to is None \
         else {"--from": which, "--python": python}
     if to != "wandb":
@@ -46,7 +49,9 @@ def command(words: tuple[str, ...], which: str | None, best: str | None, to: str
     for option in (name for name, value in wrong.items() if value):
         raise click.UsageError(f"{option} does not go with "
                                + (f"--to {to}" if to else "weights: --to exports figures"))
-    if to is not None:
+    if to == "optuna":
+        _study(words, out, as_json)
+    elif to is not None:
         _figures(words, to, out, project, as_json)
     elif len(words) == 2:
         _weights(words[0], Path(words[1]), which or "newest", python, as_json)
@@ -83,6 +88,18 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
     echo(in_json(told) if as_json else
          f"{out}: {units.counted(told['tensors'], 'tensor')} of step {told['step']}, "
          f"{units.size(told['bytes'])}")
+
+
+def _study(words: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    from gpu_engine.export import exporter
+    from gpu_engine.sweep import group
+
+    if len(words) != 1:
+        raise click.UsageError("--to optuna takes one sweep")
+    done = exporter.optuna(group.find(words[0]), out)
+    echo(in_json([done]) if as_json else
+         f"{done.run}: {units.counted(done.rows, 'combination')}: {done.where}; optuna-dashboard "
+         f"sqlite:///{done.where} shows it")
 
 
 def _figures(words: tuple[str, ...], to: str, out: Path | None, project: str | None,

@@ -38,6 +38,7 @@ from gpu_engine.settings.schema import Setting
 from gpu_engine.spec import json_schema
 from gpu_engine.spec.catalog import TaskField, TaskInfo
 from gpu_engine.spec.schema import RunSpec
+from gpu_engine.sweep.study import SoFar
 from gpu_engine.sweep.table import One, Point
 
 
@@ -207,6 +208,7 @@ OUTPUTS = {
     "stop": _of("Stop", id=str, state=str, reason=_TEXT),
     "sweep": list[Sweep],
     "sweep show": _of("Table", id=str, name=str, begun=float, members=int, by=str,
+                      search=SoFar | None,
                       points=list[_with(Point, members=None, counts=dict[str, int],
                                         runs=list[str])],
                       runs=list[_with(One, extents=None, rungs=None, why=None, best=_NUMBER,

@@ -17,10 +17,10 @@ from gpu_engine.cli.spec_options import (
     SpecChoice,
     WithCommand,
     grid_options,
-    members_of,
     show,
     spec_options,
     spelled_out,
+    sweep_of,
 )
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
@@ -69,18 +69,20 @@ def run(choice: SpecChoice, detach: bool, as_json: bool, quiet: bool, queued: bo
 
         _started(others.begin(choice.spec, part), as_json)
         return
-    members, tagged = members_of(choice, **sweep_options), notes.parse_tags(tags)
+    (members, search), tagged = sweep_of(choice, **sweep_options), notes.parse_tags(tags)
     if no_notify and (queued or members):
         raise click.UsageError("--no-notify is for a run that starts at once")
     if members:
         from gpu_engine.sweep import group
 
         sweep = group.submit(members, when(after, begin, priority), choice.spec.name,
-                              choice.base, tagged)
+                             choice.base, tagged, search)
         _warn(*sweep.warnings)
+        more = "" if search is None else \
+            f" of {search.of:,}; the next values are asked for when a place has room"
         echo(in_json({"id": sweep.id, "runs": [run.id for run in sweep.runs]})
-             if as_json else f"{sweep.id}: {units.counted(len(sweep.runs), 'run')} in the queue; "
-                             f"gpu-engine sweep {sweep.id} compares them")
+             if as_json else f"{sweep.id}: {units.counted(len(sweep.runs), 'run')} in the queue"
+                             f"{more}; gpu-engine sweep {sweep.id} compares them")
         return
     if queued:
         _wait(choice, as_json, when(after, begin, priority), tagged)
@@ -146,10 +148,11 @@ def plan(choice: SpecChoice, as_json: bool, now: bool, **sweep_options: Any) -> 
     from gpu_engine.runs import disk_room
     from gpu_engine.slurm import submit as slurm
 
-    if members := members_of(choice, **sweep_options):
+    members, search = sweep_of(choice, **sweep_options)
+    if members:
         if now:
             raise click.UsageError("--now is for one run: those of a sweep wait")
-        show(members, choice, as_json=as_json)
+        show(members, choice, as_json=as_json, search=search)
         return
     if now:
         disk_room.require(paths.runs_folder())

@@ -22,7 +22,8 @@ from gpu_engine.common.errors import UserError
 if TYPE_CHECKING:
     from gpu_engine.devices.records import Inventory
     from gpu_engine.spec.schema import RunSpec
-    from gpu_engine.sweep.grid import Member
+    from gpu_engine.sweep.grid import Axis, Member
+    from gpu_engine.sweep.kept import Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ def _name_of(command: list[str]) -> str:
 
 
 def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: add the options that make a sweep, which the function hands to `members_of`."""
+    """Decorator: add the options that make a sweep, which the function hands to `sweep_of`."""
     function = click.option(
         "--halving", type=click.IntRange(2), metavar="N",
         help="Short for --set run.halving=N.")(function)
@@ -213,6 +214,10 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option(
         "--repeat", type=click.IntRange(1), default=1, metavar="N",
         help="Run each combination N times, with train.seed, train.seed + 1, …")(function)
+    function = click.option(
+        "--search", metavar="HOW",
+        help="With --tries, tpe: ask Optuna for each combination when a place has room, by what "
+             "those before it have done.")(function)
     function = click.option(
         "--tries", type=click.IntRange(1), metavar="N",
         help="Of the combinations draw N, by train.seed. A value may then be a range: "
@@ -232,12 +237,39 @@ def members_of(choice: SpecChoice, *, grid: Sequence[str], repeat: int, stop_wor
         if tries:
             raise click.UsageError("--tries goes with --grid, whose values are tried")
         return []
-    from gpu_engine.sweep.grid import members, parse
+    from gpu_engine.sweep.grid import members
+
+    made = members(*_varied(choice, grid, stop_worse, halving), repeat, tries)
+    return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
+
+
+def sweep_of(choice: SpecChoice, *, search: str | None, **options: Any
+             ) -> tuple[list[Member], Search | None]:
+    """`members_of`; of a search the first ones, and what asks for those behind them. Raises
+    SpecError, UserError."""
+    if search is None:
+        return members_of(choice, **options), None
+    if not options["grid"]:
+        raise click.UsageError("--search goes with --grid, whose values are tried")
+    if click.get_current_context().obj is not None:
+        raise UserError("--search starts runs later, when nobody counts yours: an agent takes "
+                        "--tries alone, which draws at random")
+    from gpu_engine.sweep import search as searching
+
+    varied = _varied(choice, options["grid"], options["stop_worse"], options["halving"])
+    made = searching.made(search, *varied, options["tries"], options["repeat"])
+    asks, first = searching.first(made, choice.base)
+    return first, asks
+
+
+def _varied(choice: SpecChoice, grid: Sequence[str], stop_worse: bool, halving: int | None
+            ) -> tuple[RunSpec, list[Axis]]:
+    """The spec of a sweep, and what varies. Raises SpecError."""
+    from gpu_engine.sweep.grid import parse
 
     run, whole = choice.spec.run, spelled_out(grid, choice.spec)
     run = replace(run, stop_worse=stop_worse or run.stop_worse, halving=halving or run.halving)
-    made = members(replace(choice.spec, run=run), [parse(text) for text in whole], repeat, tries)
-    return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
+    return replace(choice.spec, run=run), [parse(text) for text in whole]
 
 
 def _held(specs: list[RunSpec]) -> list[RunSpec]:
@@ -247,8 +279,10 @@ def _held(specs: list[RunSpec]) -> list[RunSpec]:
     return specs if bounds is None else bounds(specs)
 
 
-def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> None:
-    """Print what would be submitted. Raises SpecError if a member can't run here."""
+def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool,
+         search: Search | None = None) -> None:
+    """Print what would be submitted. `search`: it asks for the rest. Raises SpecError if a member
+    can't run here."""
     from gpu_engine.sweep import group
 
     plans = group.plans(members, base=choice.base)
@@ -263,6 +297,9 @@ def show(members: Sequence[Member], choice: SpecChoice, *, as_json: bool) -> Non
               clean(m.spec.name)] for m in members]
     for line in table(rows):
         echo(line)
+    if search is not None:
+        echo(f"{units.counted(search.of, 'run')}; the values of the others are asked for when a "
+             "place has room")
     echo(f"{units.counted(len(members), 'run')}; the first, {plans[0].mode}:")
     for sentence in plans[0].sentences():
         echo(sentence)

@@ -69,22 +69,25 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @for_scripts
 def show(sweep: str, by: str | None, as_json: bool) -> None:
     """The table of a sweep: a line for each combination of values, the best first."""
-    from gpu_engine.sweep import group
+    from gpu_engine.sweep import group, study
     from gpu_engine.sweep.table import parse_by, points
 
     found = group.find(sweep)
     members = group.read(found)
     chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
+    progress = study.so_far(found, members)
     if as_json:
         echo(in_json({
             "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
-            "by": chosen.text,
+            "by": chosen.text, "search": progress,
             "points": [fields(p, "members", counts=p.counts, runs=[one.id for one in p.members])
                        for p in points(members, chosen)],
             "runs": [fields(one, "extents", "rungs", "why", best=one.best(chosen),
                             last=one.last(chosen), cause=one.why) for one in members]}))
     else:
         for line in _lines(found, members, points(members, chosen), chosen):
+            echo(line)
+        for line in ("", *progress.lines()) if progress else ():
             echo(line)
 
 

@@ -26,6 +26,8 @@ from gpu_engine.runs import attempts, notes
 from gpu_engine.runs.folder import Run
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import for_people, to_dict
+from gpu_engine.sweep import study
+from gpu_engine.sweep.group import Group
 
 PROJECT = "gpu-panel"
 """The project of W&B, if no other is named."""
@@ -96,6 +98,21 @@ def export(run: Run, to: str, out: Path | None, *, several: bool = False,
         raise Failed(f"run {run.id} can't be exported: {at}{reason(err)}") from None
     return Exported(run.id, where, count, last.step if last is not None else None, state.state,
                     state.live, 0 if source is None else source.skipped)
+
+
+def optuna(found: Group, out: Path | None) -> Exported:
+    """Write the sweep as a study of Optuna's into the SQLite file that was asked for. Raises
+    UserError."""
+    path = out or Path()
+    path = path / f"{found.id}.db" if path.is_dir() else path
+    with telling(f"{path}: can't be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as beside:
+            made = Path(beside).absolute() / "study.db"
+            many = study.write(found, f"sqlite:///{made}")
+            made.replace(path)
+    live = any(run.state().live for run, _ in found.members)
+    return Exported(found.id, str(path), many, None, "running" if live else "completed", live, 0)
 
 
 # --- the targets ----------------------------------------------------------------------------------

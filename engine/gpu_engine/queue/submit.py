@@ -153,7 +153,7 @@ def submit(spec: RunSpec, when: When, prepared: Submission | None = None, *,
     queue = paths.queue_folder()
     with telling(f"{queue}: can't be written"):
         folder.require_folder(queue)
-        entry = _entry(spec, when, prepared, queue, member.sweep if member is not None else None)
+        entry = entry_of(spec, when, prepared, queue, member.sweep if member is not None else None)
     if again is None:
         run, lock = create_run(spec.name, to_toml(spec), made)
     else:
@@ -245,7 +245,7 @@ def _seen(named: tuple[Host, ...], _: int) -> tuple[HostSeen, ...]:
     return freest.look(named)
 
 
-def _entry(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: str | None
+def entry_of(spec: RunSpec, when: When, prepared: Submission, queue: Path, sweep: str | None
            ) -> Entry:
     """Raises OSError."""
     devices, inventory, cpu = spec.devices, prepared.inventory, None

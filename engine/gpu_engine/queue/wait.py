@@ -140,6 +140,39 @@ def standing(folder: Path, devices: Sequence[Device], *, cpu: bool | None,
     return turns.in_turn((own, names.get(owner, ())) for owner, own in runs.items())
 
 
+def decide(queue: Path, run: str, own: Entry, devices: Devices, *, read: bool) -> Start | Wait:
+    """What becomes of the run with the id `run`, which waits for `own`, by the leases and the line
+    as they are now. `queue`: the queue's folder; `read`: by what the driver says, too. Raises
+    OSError."""
+    folder, ours = paths.leases_folder(), (os.geteuid(), str(queue))
+    holders, inventory = leases.holders(folder), devices.inventory
+    assert inventory is not None
+    runs = [_request(inventory.devices, *ahead)
+            for ahead in (*ahead_of(queue, run, own, holders), (run, own))]
+    mine = runs[-1]
+    line = standing(folder, inventory.devices, cpu=own.cpu, ours=(ours, runs))
+    return turns.decide(line[:line.index(mine)], mine, devices.now(holders, read=read),
+                        choose=devices.choose)
+
+
+def ahead_of(queue: Path, run: str, own: Entry, holders: Mapping[str, leases.Holder]
+             ) -> Iterator[tuple[str, Entry]]:
+    """Our runs ahead of this one, in their order, that something starts: their supervisor, or the
+    process of their sweep. Not those that have their devices already."""
+    starting = {each.run for first in holders.values() for each in (first, *first.others)}
+    for name, entry in waiting.line(queue).items():
+        if waiting.place(name, entry) >= waiting.place(run, own):
+            break
+        other = Run(queue.parent / "runs" / name)
+        if (entry.host, bool(entry.cpu), not entry.hosts) \
+                == (socket.gethostname(), bool(own.cpu), not own.hosts) \
+                and name not in (*starting, run) \
+                and serve.early(entry, other.path.parent) is None and (
+                    other.supervised() or (entry.sweep is not None and files.locked(
+                        waiting.sweep_lock(queue, entry.sweep)))):
+            yield name, entry
+
+
 class Waiter:
     """Waits for the turn of one run, in its supervisor. Raises UserError if it has no state."""
 
@@ -285,32 +318,11 @@ class Waiter:
 
     def _decide(self, own: Entry, *, read: bool) -> Start | Wait:
         """What becomes of the run, by the leases and the line as they are now. Raises OSError."""
-        folder, ours = paths.leases_folder(), (os.geteuid(), str(self.queue))
-        holders, inventory = leases.holders(folder), self.devices.inventory
-        assert inventory is not None
-        runs = [_request(inventory.devices, *ahead)
-                for ahead in (*self._ahead(own, holders), (self.run.id, own))]
-        mine = runs[-1]
-        line = standing(folder, inventory.devices, cpu=own.cpu, ours=(ours, runs))
-        return turns.decide(line[:line.index(mine)], mine, self.devices.now(holders, read=read),
-                            choose=self.devices.choose)
+        return decide(self.queue, self.run.id, own, self.devices, read=read)
 
     def _ahead(self, own: Entry, holders: Mapping[str, leases.Holder]
                ) -> Iterator[tuple[str, Entry]]:
-        """Our runs ahead of this one, in their order, that something starts: their supervisor, or
-        the process of their sweep. Not those that have their devices already."""
-        starting = {each.run for first in holders.values() for each in (first, *first.others)}
-        for name, entry in waiting.line(self.queue).items():
-            if waiting.place(name, entry) >= waiting.place(self.run.id, own):
-                break
-            run = Run(self.run.path.parent / name)
-            if (entry.host, bool(entry.cpu), not entry.hosts) \
-                    == (socket.gethostname(), bool(own.cpu), not own.hosts) \
-                    and name not in (*starting, self.run.id) \
-                    and serve.early(entry, run.path.parent) is None and (
-                        run.supervised() or (entry.sweep is not None and files.locked(
-                            waiting.sweep_lock(self.queue, entry.sweep)))):
-                yield name, entry
+        return ahead_of(self.queue, self.run.id, own, holders)
 
     def _stand(self, entry: Entry) -> None:
         """Have a file that says to other users what the run waits for, and since when."""

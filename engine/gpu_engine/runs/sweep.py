@@ -28,7 +28,7 @@ class Member:
     index: Whole
     """From 1."""
     of: Whole
-    """How many members were to be submitted."""
+    """How many members are to be submitted."""
     begun: UnixTime
     """When the sweep was submitted, Unix seconds; the same for all members."""
     values: dict[str, str] = field(default_factory=dict)
@@ -38,6 +38,10 @@ class Member:
     pick: Whole | None = None
     """devices.pick and devices.free_gib as they were submitted, before the run got its devices."""
     free_gib: float | None = None
+    search: str | None = None
+    """What asks for the values of a sweep whose members are not all known before: "tpe"."""
+    axes: dict[str, str] = field(default_factory=dict)
+    """Of a search: each key that varies → what its values are taken from, as typed for `--grid`."""
 
 
 def read(run: Path) -> Member | None:

@@ -14,6 +14,7 @@ gives way (run.give_way) has the file again before its ranks are told to save.
                     and there as long as that has something to do; the name of its machine,
                     or empty: none that rests goes on
     s3f2a.log       its log
+    s3f2a.search    what a search asks with, as long as it is to ask for more (`sweep/search.py`)
 """
 
 from __future__ import annotations
@@ -203,6 +204,11 @@ def judge(recorded: State, run: Path, *, held: bool) -> State | None:
 def sweep_lock(folder: Path, sweep: str) -> Path:
     """What the process holds that starts the supervisors of this sweep's members."""
     return folder / f"{sweep}.lock"
+
+
+def search_file(folder: Path, sweep: str) -> Path:
+    """What the search of this sweep asks with; there as long as it does."""
+    return folder / f"{sweep}.search"
 
 
 def next_number(folder: Path) -> int:

@@ -3,8 +3,9 @@
 A sweep may have a thousand members, and a supervisor is a process. So only the next few members
 have one while they wait; when one of them has got its devices or has been stopped, the next gets
 its own. This process ends with the last member that has none; with run.halving it stays, to have
-the best go on. Killed, it leaves its lock file, by which it is started again
-(`queue/serve.py`). Its environment is that of the submission, and theirs is its own.
+the best go on, and in a search, to ask for the next values. Killed, it leaves its lock file, by
+which it is started again (`queue/serve.py`). Its environment is that of the submission, and theirs
+is its own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gpu_engine.runs import waiting
 from gpu_engine.runs.folder import Run
 from gpu_engine.supervisor.children import reap
 from gpu_engine.sweep import group
+from gpu_engine.sweep.search import Asker
 
 AHEAD = 4
 """How many members wait with a supervisor: so many may start while the next is being started."""
@@ -50,7 +52,7 @@ def main(folder: Path, sweep: str, fd: int) -> int:
     if paths.home() != folder.parent:  # set, it is also where hosts.toml and the like are
         os.environ["GPU_PANEL_HOME"] = str(folder.parent)
     starts, host, unable = Counter[str](), socket.gethostname(), set[str]()
-    still = dict[str, Followed]()
+    still, asker = dict[str, Followed](), Asker(folder, sweep)
 
     found: group.Group | None = None
 
@@ -62,16 +64,19 @@ def main(folder: Path, sweep: str, fd: int) -> int:
                  if (entry.sweep, entry.host) == (sweep, host)]
         return [run for run in every if starts[run.id] < _MOST_STARTS or run.supervised()]
 
-    def goes_on() -> bool:
+    def goes_on(some_wait: bool) -> bool:
         nonlocal found
         if not os.fstat(fd).st_size:  # `sweep stop`
             return False
         try:
-            if found is None or len(found.members) < found.of:  # it may be submitted just now
-                found = group.find(sweep)
-            more = group.go_on(found, unable, still)
+            if asker(room=not some_wait):
+                found, more = None, True
+            else:
+                if found is None or len(found.members) < found.of:  # it may be submitted just now
+                    found = group.find(sweep)
+                more = group.go_on(found, unable, still)
             if not os.fstat(fd).st_size:  # meanwhile
-                group.stop(found)
+                group.stop(group.find(sweep))
             return more
         except UserError as err:
             log.error("%s", err)
@@ -89,9 +94,11 @@ def main(folder: Path, sweep: str, fd: int) -> int:
             except UserError as err:
                 starts[run.id] += 1
                 log.error("%s", err)
-        if all(run.supervised() for run in members) and not goes_on():
+        if all(run.supervised() for run in members) and not goes_on(bool(members)):
             fcntl.flock(fd, fcntl.LOCK_UN)
             # A member that came before the lock was free has found it held, and started nobody.
+            if asker.gave_up:  # `gpu-engine queue` has it go on
+                return 0
             if all(run.supervised() for run in waits()):
                 lock = waiting.sweep_lock(folder, sweep)
                 for file in (lock, lock.with_suffix(".log")):

@@ -64,20 +64,28 @@ class Range:
         return None
 
     def draw(self, chance: random.Random) -> str:
-        """A number of it, as text that `--set` takes: four digits of one that is not whole."""
+        """A number of it, as `text` gives it."""
         if self.step is not None:
-            steps = int((self.high - self.low) / self.step)
-            return str(self.low + chance.randint(0, steps) * self.step)
+            return self.text(float(self.low + chance.randint(0, self.steps) * self.step))
         if self.whole and not self.log:
             return str(chance.randint(int(self.low), int(self.high)))
         low, high = float(self.low), float(self.high)
         if self.log:
-            found = math.exp(chance.uniform(math.log(low), math.log(high)))
-        else:
-            found = chance.uniform(low, high)
+            return self.text(math.exp(chance.uniform(math.log(low), math.log(high))))
+        return self.text(chance.uniform(low, high))
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has, if it has any."""
+        return int((self.high - self.low) / (self.step or 1))
+
+    def text(self, number: float) -> str:
+        """A number of it as text that `--set` takes: four digits of one that is not whole."""
+        if self.step is not None:
+            return str(self.low + round((Decimal(number) - self.low) / self.step) * self.step)
         # What is rounded stays within the ends.
-        found = min(max(float(f"{found:.4g}"), low), high)
-        return str(round(found)) if self.whole else f"{found:.4g}"
+        found = min(max(float(f"{number:.4g}"), float(self.low)), float(self.high))
+        return str(round(number)) if self.whole else f"{found:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,7 @@ class Member:
     index: int
     """From 1, in the order of the grid: the last key varies fastest, then the seed."""
     values: dict[str, str]
-    """Each key that varies → its value, as people see it: `_shown`."""
+    """Each key that varies → its value, as people see it: `shown`."""
     repeat: int | None
     """Which of the runs with these values it is, from 1; None: there is only one."""
     spec: RunSpec
@@ -139,17 +147,28 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | N
     combinations that are drawn, by the spec's own seed; None: all. What is no key varies the value
     of the option of that name in the spec's own command. Raises SpecError with everything that is
     wrong with the grid; whether each member can run here is not looked at."""
-    problems = _problems(spec, axes, repeat, tries)
-    if problems:
+    return members_at(points(spec, axes, repeat, tries), spec, axes, repeat)
+
+
+def points(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | None = None
+           ) -> list[tuple[str, ...]]:
+    """The combinations of `members`. Raises as that."""
+    if problems := _problems(spec, axes, repeat, tries):
         raise SpecError(problems)
-    points = itertools.product(*(axis.values for axis in axes)) if tries is None \
+    return list(itertools.product(*(axis.values for axis in axes))) if tries is None \
         else _drawn(axes, tries, spec.train.seed)
+
+
+def members_at(points: Sequence[Sequence[str]], spec: RunSpec, axes: Sequence[Axis], repeat: int,
+               *, before: int = 0, of: int | None = None) -> list[Member]:
+    """The members with these combinations of values. `before`: how many members the sweep has
+    already, of the `of` that it will have; None: these are all. Raises SpecError."""
     found, seeds = list[Member](), range(repeat)
     names = [axis.key for axis in axes]
     short = dict(zip(names, table.short(names), strict=True))
     for chosen in points:
         values = {axis.key: value for axis, value in zip(axes, chosen, strict=True)}
-        seen = {axis.key: _shown(axis, value) for axis, value in zip(axes, chosen, strict=True)}
+        seen = {axis.key: shown(axis, value) for axis, value in zip(axes, chosen, strict=True)}
         point = _with_values(spec, values)
         for number in seeds:
             one = point
@@ -157,8 +176,8 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | N
                 one = replace(one, train=replace(one.train, seed=one.train.seed + number))
             again = number + 1 if repeat > 1 else None
             name = _name(spec.name, {short[k]: v for k, v in seen.items()}, again)
-            found.append(Member(len(found) + 1, seen, again, replace(one, name=name)))
-    if problems := _unheard(found, axes, repeat) + _compared(found):
+            found.append(Member(before + len(found) + 1, seen, again, replace(one, name=name)))
+    if problems := _unheard(found, axes, repeat) + _compared(found, of or len(found)):
         raise SpecError(problems)
     return found
 
@@ -175,7 +194,7 @@ def _drawn(axes: Sequence[Axis], tries: int, seed: int) -> list[tuple[str, ...]]
                              + ("" if any(a.range for a in axes) else ", or leave it out"))])
 
 
-def _shown(axis: Axis, value: str) -> str:
+def shown(axis: Axis, value: str) -> str:
     """A value for people, in names, tables and `--json`; of secrets which of the axis it is, as
     runs with different ones are not the same: "***2"."""
     seen = shown_set(f"{axis.key}={value}").removeprefix(f"{axis.key}=")
@@ -217,8 +236,8 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int, tries: int | Non
         for value in axis.values:
             meant = _number(value)
             if meant in seen:
-                out.append(Problem(axis.key, _shown(axis, value), "is the same as "
-                                   f"{_shown(axis, seen[meant])}, and so would the runs be: "
+                out.append(Problem(axis.key, shown(axis, value), "is the same as "
+                                   f"{shown(axis, seen[meant])}, and so would the runs be: "
                                    "leave it out; --repeat 2 varies the seed"))
             seen[meant] = value
     for left, right in ONE_OF:
@@ -346,16 +365,16 @@ def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list
     return list(out.values())
 
 
-def _compared(found: Sequence[Member]) -> list[Problem]:
-    """What keeps the members from being compared before their end, if they are to be."""
+def _compared(found: Sequence[Member], of: int) -> list[Problem]:
+    """What keeps the `of` members from being compared before their end, if they are to be."""
     run, out = found[0].spec.run, list[Problem]()
     if not run.stop_worse and run.halving is None:
         return out
     key, least = ("run.halving", run.halving) if run.halving else ("run.stop_worse", FIRST + 1)
     if run.halving and run.stop_worse:
         out.append(Problem(key, least, "does not go with run.stop_worse: choose one of them"))
-    if len(found) < least:
-        out.append(Problem(key, None, f"compares {least} runs or more, and here are {len(found)}"))
+    if of < least:
+        out.append(Problem(key, None, f"compares {least} runs or more, and here are {of}"))
     command = found[0].spec.task.command
     if command and any(not m.spec.run.limit and not m.spec.train.steps for m in found):
         out.append(Problem("run.limit", None, f"{key} needs to know how long a run of a command "

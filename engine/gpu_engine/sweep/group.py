@@ -24,6 +24,7 @@ from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.sweep import grid
+from gpu_engine.sweep.kept import Search
 from gpu_engine.sweep.rungs import due
 from gpu_engine.sweep.table import One, best_text, names, summary
 
@@ -73,10 +74,10 @@ def plans(members: Sequence[grid.Member], inventory: Inventory | None = None, ba
 
 
 def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = None,
-           tags: Sequence[str] = ()) -> Sweep:
+           tags: Sequence[str] = (), search: Search | None = None) -> Sweep:
     """Put all members into the line, with these tags. If one can't be, those before it are taken
-    back. Raises SpecError before anything was submitted, UserError."""
-    from gpu_engine.plan.check import counted
+    back. `search`: it asks for all members behind these. Raises SpecError before anything was
+    submitted, UserError."""
     from gpu_engine.queue import serve
     from gpu_engine.queue import submit as queue
     from gpu_engine.runs.create import discard
@@ -90,11 +91,11 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
     done, begun = list[Run](), time.time()
     try:
         for member in members:
-            devices = counted(member.spec).devices
             done.append(queue.submit(
-                member.spec, when, prepared, base=base, begin=False, tags=tags, member=Member(
-                    ident, name, member.index, len(members), begun, member.values, member.repeat,
-                    devices.pick, devices.free_gib)))
+                member.spec, when, prepared, base=base, begin=False, tags=tags,
+                member=place(ident, name, member, begun, search, len(members))))
+        if search is not None:  # with all seeds of the first there, as the next are asked for
+            search.submitted(when, prepared, begun, tags, base).keep(paths.queue_folder(), ident)
         serve.ensure()
         if done and job.read(done[0].path) is not None and members[0].spec.run.halving:
             # Nothing of it waits in our own line, and yet its best are to go on.
@@ -110,6 +111,19 @@ def submit(members: Sequence[grid.Member], when: When, name: str, base: Base = N
     return Sweep(ident, tuple(done), tuple(filter(None, (prepared.kept.doubt, *told))))
 
 
+def place(ident: str, name: str, member: grid.Member, begun: float, search: Search | None,
+          of: int = 0) -> Member:
+    """What a member's folder has of its place in the sweep `ident`. `of`: as many members as that
+    has, if it is no search."""
+    from gpu_engine.plan.check import counted
+
+    devices = counted(member.spec).devices
+    made = Member(ident, name, member.index, of, begun, member.values, member.repeat,
+                  devices.pick, devices.free_gib)
+    return made if search is None else replace(made, of=search.of, search=search.how,
+                                               axes=search.told())
+
+
 # --- finding -------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +135,10 @@ class Group:
     begun: float
     """When it was submitted, Unix seconds."""
     of: int
-    """How many members were to be submitted."""
+    """How many members were to be submitted; of a search, so far."""
     members: tuple[tuple[Run, Member], ...]
+    search: str | None = None
+    """What asks for its values; None: all members were known at submission."""
 
     @property
     def keys(self) -> list[str]:
@@ -145,7 +161,9 @@ def all_groups() -> list[Group]:
         members = tuple((run, replace(m, values={k: m.values.get(k, "") for k in keys}))
                         for run, m in pairs)
         first = pairs[0][1]
-        groups.append(Group(first.sweep, clean(first.name), first.begun, first.of, members))
+        of = first.of if first.search is None else pairs[-1][1].index
+        groups.append(Group(first.sweep, clean(first.name), first.begun, of, members,
+                            first.search and clean(first.search)))
     return sorted(groups, key=lambda g: -g.begun)
 
 
@@ -224,6 +242,8 @@ def stop(found: Group, *, now: bool = False) -> Done:
     with contextlib.suppress(OSError):  # empty: those that rest at a rung stay there
         lock = waiting.sweep_lock(paths.queue_folder(), found.id)
         overwrite_inside(lock.parent, lock.name, "")
+    with contextlib.suppress(OSError):  # nor is more asked for
+        waiting.search_file(paths.queue_folder(), found.id).unlink()
     live = [run for run, _ in found.members if run.state().live]
     waits = [run for run in live if waiting.read(run.path) is not None]
     done, trouble = list[Run](), list[str]()
@@ -254,12 +274,11 @@ def retry(found: Group) -> Done:
 
 
 def go_on(found: Group, unable: set[str], still: dict[str, Followed]) -> bool:
-    """With run.halving: once no member runs, put those into the line that go on from the rung at
-    which they rest. Returns whether more may. `unable`: adds the ids of those that can't, which are
-    passed over. `still`: takes up members that go on elsewhere, see there. Raises UserError if its
-    spec can't be read."""
+    """With run.halving: once no member runs, nor is asked for, put those into the line that go on
+    from the rung at which they rest. Returns whether more may. `unable`: adds the ids of those that
+    can't, which are passed over. `still`: takes up members that go on elsewhere, see there. Raises
+    UserError if its spec can't be read."""
     from gpu_engine.places.verbs import Followed
-
 
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
@@ -270,7 +289,7 @@ def go_on(found: Group, unable: set[str], still: dict[str, Followed]) -> bool:
     for run, _ in ours:
         still.setdefault(run.id, Followed(run))(run.state())
     states = {run.id: run.state() for run, _ in ours}
-    next_up = due(states, found.of, spec.run.halving, largest=by.largest)
+    next_up = due(states, ours[0][1].of, spec.run.halving, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
     for text in done.trouble:
         log.error("%s", text)

@@ -162,6 +162,7 @@ OPTIONS = {
     "nodes": "--nodes 1",
     "devices": "--devices cpu:1", "run_limit": "--limit 5m", "queued": "--queue",
     "metrics": r"--metric 'val: (\S+)' --metric 'acc=(\S+)'", "tags": "--tag a,b --tag c",
+    "search": "--grid lr=1..9 --tries 3 --search tpe --set run.best=min:val",
     "after": "--after {first}", "begin": "--begin '{later} 03:04'", "priority": "--priority 3",
     "grid": "--grid lr=1,2 --grid run.grace=5,6", "repeat": "--repeat 2 --set train.seed=4",
     "stop_worse": "--grid lr=1,2,3,4 --stop-worse", "halving": "--grid lr=1,2,3,4 --halving 2",
