@@ -155,7 +155,7 @@ class CommandDialog(ModalScreen[Any]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = harmless(self._title)
-            box.border_subtitle = f"enter {self._does.lower()} · esc cancel"
+            box.border_subtitle = harmless(f"enter {self._does.lower()} · esc cancel")
             yield Static(harmless(self._about), classes="dialog-note")
             yield from (*self.fields, self._help, self._trouble)
             with Horizontal(classes="buttons"):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gpu_panel.launch.run_line import RunLine
     from gpu_panel.run.store import RunStore
 
-FIRST = (("gpu-panel -- python train.py --lr 1e-3", "your own script, unchanged"),
+FIRST = (("gpu-panel -- python train.py", "your own script, unchanged"),
          ("gpu-engine run -- python train.py", "without the screen"),
          ("gpu-engine run ddp -n 2", "DDP on two devices"))
 """What one can do where there are no runs, and what it does: commands of README."""
