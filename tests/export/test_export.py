@@ -121,7 +121,7 @@ def test_columns_that_appear_later_are_empty_before(home, tmp_path):
 
 def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     out = tmp_path / "x.csv"
-    out.write_text("mine")
+    out.write_text("step,time,attempt: mine")
     monkeypatch.setattr(exporter, "cell", lambda value: str(os.write(-1, b"")))
     done = called("export", run.id, "--to", "csv", "-o", str(out))
     assert done.returncode == 1
@@ -132,7 +132,7 @@ def test_what_was_there_stays_when_the_export_fails(run, tmp_path, monkeypatch):
     done = called("export", run.id, "--to", "csv", "-o", str(out))
     assert done.returncode == 1
     assert "was removed meanwhile" in done.stderr
-    assert out.read_text() == "mine"
+    assert out.read_text() == "step,time,attempt: mine"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "x.csv"]
 
 

@@ -100,7 +100,7 @@ def test_it_saves_for_who_waits_stands_in_line_again_and_goes_on_to_the_bit(line
 
 
 def test_killed_while_it_makes_room_it_waits_and_goes_on_from_what_it_had_saved(line):
-    run = training()
+    run = training(give_way_after=0.0)  # nobody waits for what it says
     wait_for(lambda: saved(run))
     rank = run.state().processes[0].pid
     os.kill(rank, signal.SIGSTOP)  # so that the save does not come
@@ -113,13 +113,16 @@ def test_killed_while_it_makes_room_it_waits_and_goes_on_from_what_it_had_saved(
     serve.ensure()
     over(run)
     assert (state(run), outcomes(run)) == ("completed", ["made room", "completed"])
+    first = run.state().attempts[0]
+    assert first.reason == f"made room for run {other.id}, and its supervisor was killed,"
+    assert first.started < first.ended <= other.state().started
     quiet = training(slot=1, give=False)
     over(quiet)
     assert losses(run)[-1] == losses(quiet)[-1]
 
 
 def test_a_stop_while_it_makes_room_or_waits_again_ends_it(line):
-    a, b = training(), training(slot=1)
+    a, b = training(give_way_after=0.0), training(slot=1, give_way_after=0.0)
     wait_for(lambda: saved(a) and saved(b))
     for run, slot in ((a, 0), (b, 1)):
         os.kill(run.state().processes[0].pid, signal.SIGSTOP)

@@ -41,6 +41,14 @@ def test_one_after_the_other_and_who_is_moved_is_next(line):
         assert [w.run for w in serve.line()] == [a, b, c]
         serve.move(b, "last")
         wait_for(lambda: a.id in reason(c))
+        # A place is no reason for a priority: c stays last, as low as it is.
+        assert [w.entry.priority for w in serve.line()] == [1, 0, 0]
+        serve.move(c, "last")
+        assert [(w.run, w.entry.priority) for w in serve.line()] == [(a, 1), (b, 0), (c, 0)]
+        serve.move(c, "first")
+        assert next((w.run, w.entry.priority) for w in serve.line()) == (c, 1)
+        serve.move(c, "last")
+        serve.move(b, "last")
     over(a, b, c)
     assert Path("ran").read_text().split() == ["a", "c", "b"]
     started = [r.state().attempts[0].started for r in (a, c, b)]

@@ -48,6 +48,21 @@ def test_what_a_script_prints_is_drawn(home) -> None:
     assert "logged or printed: loss" in said
 
 
+def test_what_is_there_already_is_replaced_only_by_its_like(home, tmp_path) -> None:
+    run = trained("toy", 0.25, [4.0, 2.0, 1.0])
+    own = tmp_path / "train.py"
+    own.write_text("mine")
+    for words in (["page"], ["report", run.id], ["export", run.id, "--to", "csv"]):
+        done = called(*words, "--out", str(own))
+        assert done.returncode == 2
+        assert f"{own} is there, and is not such a file: name another" in done.stderr
+        assert own.read_text() == "mine"
+        for _ in range(2):  # again
+            assert called(*words, "--out", str(tmp_path / words[0])).returncode == 0
+    own.write_text("")
+    assert called("page", "--out", str(own)).returncode == 0
+
+
 def test_one_file_holds_all_and_leads_nowhere_else(home, tmp_path) -> None:
     run = trained("toy", 0.25, [4.0, 2.0, 1.0])
     with Written("broken") as broken:

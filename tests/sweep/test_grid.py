@@ -239,6 +239,25 @@ def test_a_range_that_can_not_be_drawn_from_is_refused(text, tries, why):
         grid.members(own("train.py", "--lr", "1"), [grid.parse(text)], 1, tries)
 
 
+def test_the_seed_that_draws_is_none_of_a_command_that_is_never_told_it():
+    spec = own("train.py", "--lr", "1", train={"seed": 7})
+    found = grid.members(spec, [grid.parse("lr=0..99")], 1, 3)
+    assert {m.spec.train.seed for m in found} == {0}
+    assert [m.values for m in found] == [m.values for m in grid.members(
+        own("train.py", "--lr", "1", "{seed}", train={"seed": 7}), [grid.parse("lr=0..99")], 1, 3)]
+    assert {m.spec.train.seed for m in grid.members(
+        own("train.py", "--lr", "1", "{seed}", train={"seed": 7}), [grid.parse("lr=0..99")], 1, 3)
+    } == {7}
+
+
+@pytest.mark.parametrize("text", ["LOG:1e-5..1e-2", "log:1e-5 .. 1e-2", "log:1..2:3x", "1..2,5",
+                                  "1..2..3", "0..inf", "32.."])
+def test_what_is_nearly_a_range_is_refused(text):
+    with pytest.raises(SpecError, match="is no range; those are written log:1e-5"):
+        grid.members(own("train.py", "--lr", "1", "--b", "2"),
+                     [grid.parse(f"lr={text}"), grid.parse("b=1,2")], 1, 2)
+
+
 def test_two_dots_between_other_things_than_numbers_are_no_range():
     assert grid.parse("data=../a..b").range is None
     assert [m.values["data"] for m in members(own("t.py", "--data", "x"), "data=../a,..b")] == [

@@ -11,7 +11,7 @@ import click
 from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, for_scripts, in_json
 from gpu_engine.common import units
-from gpu_engine.common.errors import UserError
+from gpu_engine.common.errors import UserError, require_replaceable, telling
 from gpu_engine.export import TARGETS
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def _weights(run: str, out: Path, which: str, python: str | None, as_json: bool)
 
     if out.is_dir():
         raise click.UsageError(f"{out} is a folder; name a file in it")
+    with telling(f"{out}: can't be read"):
+        require_replaceable(out, b"PK\x03\x04", b'{"')  # torch's, and safetensors'
     found = verbs.find(run)
     plan = found.plan()
     spec = plan.spec if plan is not None else RunSpec()

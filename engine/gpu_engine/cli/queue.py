@@ -76,7 +76,8 @@ def _print(as_json: bool) -> None:
         return
     now = time.time()
     rows = [[str(n), w.run.id, clean(w.state.name)[:24], str(w.entry.priority or ""),
-             units.clock(now - w.entry.submitted),
+             # One that has made room trained before.
+             units.clock(now - max([w.entry.submitted, *(a.ended or 0 for a in w.state.attempts)])),
              clean(w.state.reason or "").removeprefix("waits ")] for n, w in enumerate(line, 1)]
     for text in table([["", "run", "name", "priority", "for", "waits"], *rows]):
         echo(text)

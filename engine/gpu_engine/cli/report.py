@@ -13,7 +13,7 @@ from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, for_scripts, in_json, table
 from gpu_engine.common import values
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.errors import UserError, require_replaceable, telling
 from gpu_engine.common.files import write_atomic
 from gpu_engine.common.programs import version
 
@@ -46,6 +46,7 @@ def command(runs: tuple[str, ...], out: Path | None) -> None:
     when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(told[0].at))
     made = f"Made on {when} by gpu-panel {version()}"
     with telling(f"{path}: can't be written"):
+        require_replaceable(path, formats.BEGINS.encode())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, formats.html(title, sections, made), mode=0o666)
     echo(str(path))
@@ -67,6 +68,7 @@ def page(out: Path, every: int | None) -> None:
         sections = page.of_all(sampler.take_several(inventory))
         made = f"Read on {time.strftime('%Y-%m-%d %H:%M:%S %Z')} by gpu-panel {version()}"
         with telling(f"{out}: can't be written"):
+            require_replaceable(out, formats.BEGINS.encode())
             write_atomic(out, formats.html(f"gpu-panel on {socket.gethostname()}", sections, made,
                                            every), mode=0o600)
         if first:

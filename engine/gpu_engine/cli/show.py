@@ -165,7 +165,7 @@ def _training(view: RankView) -> str:
 def _processes(state: State) -> list[str]:
     """How each attempt and each process ended, in words."""
     out = []
-    for a in state.attempts if len(state.attempts) > 1 else ():
+    for a in state.attempts if state.attempt > 1 else ():
         took = units.clock(a.ended - a.started) if a.ended is not None else ""
         how = a.outcome or ("goes on" if state.live and a.number == state.attempt else "not known")
         other = f"  with {' '.join(map(shlex.quote, a.changed))}" if a.changed else ""

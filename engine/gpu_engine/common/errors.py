@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpu_engine.common.files import reason
 from gpu_engine.common.values import in_toml
@@ -86,6 +87,16 @@ def telling(what: str) -> Iterator[None]:
         yield
     except OSError as err:
         raise UserError(f"{what}: {reason(err)}") from None
+
+
+def require_replaceable(path: Path, *signs: bytes) -> None:
+    """That what is written to `path` replaces nothing but what was written before: a file that has
+    one of `signs` in its first 256 bytes, or is empty. Raises UserError, OSError."""
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(256)
+        if head and not any(sign in head for sign in signs):
+            raise UserError(f"{path} is there, and is not such a file: name another, or remove it")
 
 
 def with_type(kind: str | None, message: str) -> str:

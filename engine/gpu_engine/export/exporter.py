@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import UserError, telling
+from gpu_engine.common.errors import UserError, require_replaceable, telling
 from gpu_engine.common.files import reason
 from gpu_engine.export.rows import MOST_NAMES, Row, Source
 from gpu_engine.interpreters import choose
@@ -106,6 +106,7 @@ def optuna(found: Group, out: Path | None) -> Exported:
     path = out or Path()
     path = path / f"{found.id}.db" if path.is_dir() else path
     with telling(f"{path}: can't be written"):
+        require_replaceable(path, b"SQLite format 3")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as beside:
             made = Path(beside).absolute() / "study.db"
@@ -200,6 +201,8 @@ FIRST = ("step", "time", "attempt")
 def csv(path: Path, about: About, rows: Callable[[], Iterable[Row]]) -> str:
     """Write the file `path`. Which columns there are is known when all rows are, so they are read
     twice."""
+    with telling(f"{path}: can't be read"):
+        require_replaceable(path, ",".join(FIRST).encode())
     names, columns = Names(), dict[str, str]()
     for row in rows():
         for name in row.values:

@@ -86,8 +86,9 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
         spec, inventory, cwd, taken,
         free=bool(named) and alone and not in_turn and not checked.problems, only_plan=only_plan,
         holder=in_turn)
-    if not (only_plan or in_turn or again):
-        problems += without_effect.no_room(spec)
+    no_room = [] if in_turn or again else without_effect.no_room(spec)
+    if not only_plan:
+        problems += no_room
     if problems or checked.problems:
         raise SpecError([*checked.problems, *problems])
     resolved = replace(planned(checked, taken, base=base),
@@ -101,6 +102,7 @@ def prepare(spec: RunSpec, *, inventory: Inventory | None = None,
     narrowed = inventory.inherited_visible is not None and not inventory.is_cpu
     return Prepared(spec, inventory, warned(
         resolved, inventory.problem if narrowed else None, none_free, too_many,
+        *map(str, no_room),
         *without_effect.told(spec, in_sweep=in_sweep), *warnings, logind.here(), notifier.doubt()))
 
 

@@ -251,8 +251,9 @@ def lines(plan: LaunchPlan, devices: Sequence[Device], *, base: tuple[str, RunSp
 
 def engine_line(spec: RunSpec, base: tuple[str, RunSpec] | None) -> str:
     """The `gpu-engine run` command line for a spec, with secrets masked."""
+    queue = ["--queue"] if spec.run.give_way else []  # it is refused without
     return " ".join(map(quoted, [
-        "gpu-engine", "run", *arguments(for_people(spec), _for_people(base))]))
+        "gpu-engine", "run", *queue, *arguments(for_people(spec), _for_people(base))]))
 
 
 def _for_people(base: tuple[str, RunSpec] | None) -> tuple[str, RunSpec] | None:

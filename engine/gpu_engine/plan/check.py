@@ -27,6 +27,9 @@ from gpu_engine.spec import modes
 from gpu_engine.spec.host_names import HostDevices
 from gpu_engine.spec.schema import RunSpec, parse_best, parse_metrics, parse_steps
 
+_MOST_STEPS = 1 << 53
+"""Beyond it a step is no exact number in the events."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -86,6 +89,9 @@ def check(spec: RunSpec, inventory: Inventory, layout: Layout | None = None) -> 
                 f"batch.size={below} or batch.size={above}"))
         elif batch is None:
             batch = batch_untold(spec, replicas)
+    problems += [Problem(f"train.{name}", many, f"at most {_MOST_STEPS:,} are counted")
+                 for name in ("steps", "epochs")
+                 if (many := getattr(spec.train, name) or 0) > _MOST_STEPS]
     if _scaled(spec) and spec.train.lr_reference_batch is None:
         problems.append(Problem("train.lr_reference_batch", None,
                                 f"lr_scale = \"{spec.train.lr_scale}\" needs the global batch "

@@ -58,16 +58,18 @@ def prioritise(run: Run, priority: int) -> None:
 
 
 def move(run: Run, to: str) -> None:
-    """Move a waiting run: "first", "last". It gets the priority of its new place. Raises UserError
-    if it does not wait."""
+    """Move a waiting run: "first", "last". It gets the priority of its new place where its own
+    would keep it from there. Raises UserError if it does not wait."""
     _place(run)
     if others := [w.entry for w in line() if w.run.id != run.id]:
         with telling(f"run {run.id} can't be moved"):
             behind = waiting.next_number(paths.queue_folder())
+        entry = waiting.read(run.path)
+        own = 0 if entry is None else entry.priority
         if to == "first":
-            _place(run, priority=others[0].priority, number=others[0].number - 1)
+            _place(run, priority=max(own, others[0].priority), number=others[0].number - 1)
         else:
-            _place(run, priority=others[-1].priority, number=behind)
+            _place(run, priority=min(own, others[-1].priority), number=behind)
 
 
 def _place(run: Run, **place: float) -> None:

@@ -203,6 +203,12 @@ def _ready(wants: Wants, now: DeviceNow) -> bool:
     return now.usable if wants.share else not now.why
 
 
+def _who(request: Request) -> str:
+    what = "run" if request.id else "hold"  # which has no id
+    return f"a {what} of {request.owner}" if request.owner \
+        else f"run {request.id}" if request.id else "a hold"
+
+
 def _why(wants: Wants, able: Mapping[str, DeviceNow], ready: Sequence[str],
          kept: Mapping[str, Request]) -> str:
     if missing := [i for i in wants.ids if i not in able]:
@@ -213,8 +219,7 @@ def _why(wants: Wants, able: Mapping[str, DeviceNow], ready: Sequence[str],
             before = kept.get(i)
             parts.append(f"{able[i].device.label}, " + (
                 f"which {able[i].why}" if before is None else "for which "
-                f"{f'a run of {before.owner}' if before.owner else f'run {before.id}'} comes "
-                "first"))
+                f"{_who(before)} comes first"))
         return "for " + "; ".join(parts)
     if able and able.keys() <= kept.keys():
         return BEHIND

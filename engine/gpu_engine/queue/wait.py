@@ -45,7 +45,7 @@ from gpu_engine.queue import serve, turns
 from gpu_engine.queue.turns import DeviceNow, Request, Start, Wait
 from gpu_engine.runs import attempts, disk_room, waiting
 from gpu_engine.runs.folder import EXIT_CODES, Cause, Run, State, StateName
-from gpu_engine.runs.state import MADE_ROOM
+from gpu_engine.runs.state import MADE_ROOM, MAKES_ROOM
 from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
@@ -97,13 +97,15 @@ class _Place(Wants):
     number: float = 0.0
 
 
-def _again(state: State) -> State:
-    """The state of a run whose supervisor was killed while it made room: that attempt has ended,
-    and it waits for the next."""
+def _again(state: State, ended: float | None) -> State:
+    """The state of a run whose supervisor was killed while it made room: that attempt has ended at
+    `ended`, and it waits for the next."""
     if not state.attempts or state.attempts[-1].outcome is not None:
         return state
     *before, last = state.attempts
-    closed = replace(last, outcome=MADE_ROOM, reason="made room, and its supervisor was killed")
+    whom = (state.reason or "").removeprefix(MAKES_ROOM) or "another"
+    closed = replace(last, outcome=MADE_ROOM, ended=ended,
+                     reason=f"made room for {whom}, and its supervisor was killed,")
     return replace(state, attempt=max(state.attempt, last.number + 1), processes=(), until=None,
                    attempts=(*before, closed))
 
@@ -181,8 +183,11 @@ class Waiter:
         recorded, pid = State.from_dict(json_inside(run.path, "state.json")), os.getpid()
         if recorded is None:
             raise UserError(f"run {run.id} has no state")
-        self.state = _again(replace(recorded, state="queued", started=None, reason=None, pid=pid,
-                                    ticks=procs.start_ticks(pid), boot=procs.boot_id()))
+        stood: float | None = None
+        with contextlib.suppress(OSError):
+            stood = (run.path / waiting.FILE).stat().st_mtime  # it stood in the line again
+        self.state = replace(_again(recorded, stood), state="queued", started=None, reason=None,
+                             pid=pid, ticks=procs.start_ticks(pid), boot=procs.boot_id())
         self.devices = Devices()
         self._file: leases.Leases | None = None
         self._about: Mapping[str, Any] = {}

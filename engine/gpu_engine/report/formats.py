@@ -11,6 +11,8 @@ from gpu_engine.common.clean import clean
 from gpu_engine.report.content import Cell, Section, Table, Text
 from gpu_engine.report.svg import STYLE, Chart, draw, letter
 
+BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+"""By which a page that was written before is known."""
 _NARROW = 3
 """Columns of a table that fits a phone as it is."""
 _STYLE = """
@@ -35,7 +37,8 @@ svg { width: 100%; height: auto; max-width: 45rem; display: block; margin: 0.5re
 footer { margin-top: 2rem; font-size: 0.85rem; }
 a { color: #1a5fb4; }
 @media (max-width: 40rem) {
-  body { padding: 0.8rem; } .cards tr:first-child { display: none; }
+  body { padding: 0.8rem; } th, td { overflow-wrap: anywhere; }
+  .cards tr:first-child { display: none; }
   .cards, .cards tbody, .cards tr, .cards th { display: block; }
   .cards th, .cards td { border: 0; padding: 0.1rem 0; white-space: normal; }
   .cards tr { border: 1px solid #cfd5de; border-radius: 0.4rem; padding: 0.5rem 0.7rem;
@@ -64,7 +67,7 @@ def html(title: str, sections: Sequence[Section], made: str, every: int | None =
         for part in section.parts:
             body += _part(part)
     return "\n".join([
-        "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+        BEGINS,
         # Whatever a run's texts hold, a browser loads and runs nothing.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         f"style-src 'sha256-{digest}'\">",

@@ -20,8 +20,9 @@ LIVE = frozenset({"queued", "starting", "running", "stopping"})
 FINAL = frozenset({"completed", "stopped", "failed", "lost"})
 Status = Annotated[int, Bounds(ge=-(1 << 31), le=1 << 31)]
 """An exit status, or the negative number of a signal."""
-MADE_ROOM = "made room"
-"""The outcome of an attempt that ended for others (run.give_way)."""
+MADE_ROOM, MAKES_ROOM = "made room", "makes room for "
+"""The outcome of an attempt that ended for others (run.give_way); and how the reason begins while
+it does."""
 EXIT_CODES = {"completed": 0, "stopped": 130, "failed": 1, "lost": 1, "unreadable": 1}
 
 

@@ -20,7 +20,7 @@ from gpu_engine.events.reader import Tail
 from gpu_engine.plan import own_command
 from gpu_engine.runs import job
 from gpu_engine.runs.folder import AttemptRecord, Cause, Run, Rung, State, StateName
-from gpu_engine.runs.state import MADE_ROOM
+from gpu_engine.runs.state import MADE_ROOM, MAKES_ROOM
 from gpu_engine.spec.schema import parse_best
 from gpu_engine.supervisor import hang_watch, logs, ranks, start, stopping
 from gpu_engine.supervisor.attempt import LINGER, Attempt, Verdict, named
@@ -413,6 +413,7 @@ class Supervisor:
         log.info("it makes room for %s", whom)
         self.room_for = whom
         self._request_stop(attempt)
+        self._set_state("stopping", reason=f"{MAKES_ROOM}{whom}")
 
     def _look_beside(self, attempt: Attempt) -> None:
         """End the attempt once another node has failed it: its ranks wait for those in vain, with

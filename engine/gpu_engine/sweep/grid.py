@@ -33,6 +33,7 @@ _LONGEST_VALUE = 20
 
 _END = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 _RANGE = re.compile(rf"(log:)?{_END}\.\.{_END}(?::{_END})?")
+_LIKE_RANGE = re.compile(r"\s*(?:log\s*:|[+-]?[\d.]+(?:e[+-]?\d+)?\s*\.\.)", re.IGNORECASE)
 _DRAWS = 100
 """How often a combination that was drawn already is drawn again, for each try."""
 
@@ -147,7 +148,17 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | N
     combinations that are drawn, by the spec's own seed; None: all. What is no key varies the value
     of the option of that name in the spec's own command. Raises SpecError with everything that is
     wrong with the grid; whether each member can run here is not looked at."""
-    return members_at(points(spec, axes, repeat, tries), spec, axes, repeat)
+    drawn = points(spec, axes, repeat, tries)
+    return members_at(drawn, spec if tries is None else trained_by(spec, repeat), axes, repeat)
+
+
+def trained_by(spec: RunSpec, repeat: int) -> RunSpec:
+    """The spec of the members whose values are drawn: without the seed where that only draws, as a
+    command that is never told it would be refused for having it."""
+    command = spec.task.command
+    if command is None or repeat > 1 or own_command.is_told(command, _SEED):
+        return spec
+    return replace(spec, train=replace(spec.train, seed=RunSpec().train.seed))
 
 
 def points(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | None = None
@@ -247,6 +258,10 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int, tries: int | Non
         out.append(Problem("", None, f"--repeat {repeat}: give a number from 1"))
     elif repeat > 1 and _SEED in names:
         out.append(Problem(_SEED, None, "--repeat varies it too: leave one of the two out"))
+    for axis in axes if tries is not None else ():
+        if axis.range is None and (odd := next(filter(_LIKE_RANGE.match, axis.values), None)):
+            out.append(Problem(axis.key, odd, "is no range; those are written log:1e-5..1e-2, "
+                                              "32..512:32, 0.1..0.5, and stand alone"))
     for axis in axes:
         if axis.range is not None and (why := axis.range.amiss() or (
                 "is a range: say how many values to try, --tries 40" if tries is None else None)):

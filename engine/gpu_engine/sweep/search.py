@@ -115,7 +115,8 @@ def _members(search: Search, tries: Sequence[dict[str, Any]], largest: bool, bef
         if texts is None:
             return None
         try:
-            found = grid.members_at([search.typed(texts)], spec, axes, search.repeat,
+            found = grid.members_at([search.typed(texts)],
+                                    grid.trained_by(spec, search.repeat), axes, search.repeat,
                                     before=before, of=search.of)
             for member in found:
                 submit.plan(member.spec, prepared.inventory, base, prepared.folder, in_sweep=True)

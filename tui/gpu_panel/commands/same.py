@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpu_engine.runs.notes import Notes
 
-_MOST, _LONGEST = 3, 160
+_MOST, _LONGEST = 3, 300
 """Commands that are shown, and characters of one: what was cut would do something else."""
 
 

@@ -202,9 +202,13 @@ s stops the whole sweep, u retries failed runs."""
         from gpu_engine.sweep import group as sweeps
 
         many = sum(one.kind == FAILED for one in self.store.members)
+        group = self.store.group
+        plan = group.members[0][0].plan() if group is not None else None
+        how = "goes on from its last checkpoint" if plan is not None and plan.spec.task.use \
+            else "runs your command again as it is"
         await self._do("retry", sweeps.retry, "In the queue for another attempt", Confirm(
             f"Try {units.counted(many, 'failed run')} again", "Each waits in the queue for "
-            "another attempt, which goes on from its last checkpoint.", yes="Try again"))
+            f"another attempt, which {how}.", yes="Try again"))
 
     async def _do(self, verb: str, action: Callable[[Group], Done], told: str, question: Confirm
                   ) -> None:
