@@ -71,7 +71,7 @@ async def test_a_day():
         await pilot.press("escape", "escape", "4")
         await reads("2 earlier", "✓")
         await pilot.press("home", "m", "down", "m", "c")
-        await reads("train.steps", "completed", two.id, long.id, str(steps + 3))
+        await reads("differences ─ 2 in settings", "completed", two.id, long.id, str(steps + 3))
         await pilot.press("escape")
         await pilot.press("escape", "4", "home", "e")
         await reads(f"train.steps={steps + 3}")
