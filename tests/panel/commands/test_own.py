@@ -201,9 +201,9 @@ def test_at_most_three_are_shown_and_none_that_is_cut_or_would_draw():
     same.done(app, "Done", [["stop", str(n)] for n in range(5)])
     assert app.said == ["Done\n$ gpu-engine stop 0\n$ gpu-engine stop 1\n$ gpu-engine stop 2\n"
                         "and 2 more such commands"]
-    same.done(app, "Done", [["note", "3f2a", "x" * 200]])
+    same.done(app, "Done", [["note", "3f2a", "x" * 300]])
     same.done(app, "Done", [["note", "3f2a", "a\x1b[2Jb"], ["note", "3f2a", "a\nb"]])
-    same.done(app, "Done", [["note", str(n), "x" * 200] for n in range(5)])
+    same.done(app, "Done", [["note", str(n), "x" * 300] for n in range(5)])
     assert app.said[1:] == ["Done"] * 3
 
 
