@@ -10,12 +10,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from gpu_engine.common import paths
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.devices import leases
+from gpu_engine.devices.discover import discover
 from gpu_engine.devices.records import Device, DeviceProcess, Sample
 from gpu_engine.launching import launcher
 from gpu_engine.queue import give_way, serve, submit
@@ -193,6 +195,20 @@ def test_a_launch_that_names_its_gpu_starts_once_the_run_there_has_saved(gpus, l
     assert (run.path / "saved").exists()
     assert run.state().attempts[0].reason == f"made room for run {launched.id}"
     run.stop()
+
+
+def test_a_launch_that_waits_for_room_can_be_stopped_and_no_error_ends_who_makes_it(
+        gpus, line):  # noqa: F811
+    with leases.acquire(paths.leases_folder(), discover().devices[:1], "77aa", gives_way=60.0):
+        launched = launcher.start(launcher.prepare(spec("true", devices={"ids": ["0"]})))
+        wait_for(lambda: reason(launched) == "waits for run 77aa to make room")
+        launched.stop()
+        over(launched)
+    assert (state(launched), reason(launched)) == ("stopped", "before its ranks started")
+    run = queue("true", run={"give_way": True, "give_way_again": True}, begin=False)
+    supervisor = Supervisor(run, 0o22, way=Mock(side_effect=OSError("no more files")))
+    supervisor._watch_way(Mock(deadline=None, events={}))
+    assert (supervisor.room_for, supervisor.stop_asked) == (None, False)
 
 
 # --- the rule, for GPUs ---------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Way(Protocol):
 
     def __call__(self, devices: DeviceRecord, began: float, saved: bool, /) -> str | None:
         """For whom it makes room now, to follow "made room for"; None: for nobody. `began`: when
-        the attempt did, Unix seconds. `saved`: whether it has since."""
+        the attempt did, Unix seconds. `saved`: whether it has since. Raises OSError."""
 
     def stand(self) -> None:
         """Have the run wait again, from its old place. Raises OSError."""
@@ -153,8 +153,12 @@ class Supervisor:
         try:
             leases = leases or start.acquire(self.plan, self.plan.whole, self._wait_for_room)
         except UserError as err:
-            self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
-                            cause=Cause(str(err), taken=True))
+            if asked_to_end():  # while it waited for another to make room
+                self._set_state("stopped", ended=time.time(), exit_code=130,
+                                reason="before its ranks started")
+            else:
+                self._set_state("failed", ended=time.time(), exit_code=1, reason=str(err),
+                                cause=Cause(str(err), taken=True))
             return self.state
         with leases:
             return self._attempts()
@@ -401,13 +405,13 @@ class Supervisor:
                 or attempt.deadline is not None:
             return
         saved = any(s.view.checkpoint_step is not None for s in attempt.events.values())
-        whom = self.way(attempt.devices, self.state.began, saved)
-        if whom is None:
-            return
         try:
+            whom = self.way(attempt.devices, self.state.began, saved)
+            if whom is None:
+                return
             # First: killed from here on, the run waits, and goes on from what it has saved.
             self.way.stand()
-        except OSError as err:
+        except OSError as err:  # must not end training
             log.error("it can't make room: %s", err)
             return
         log.info("it makes room for %s", whom)
