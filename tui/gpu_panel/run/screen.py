@@ -17,7 +17,6 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from gpu_engine.common.errors import UserError
-from gpu_engine.common.programs import own_environment, own_program
 from gpu_engine.places.verbs import stop as stop_run
 from gpu_engine.runs.folder import Run
 from gpu_panel import keys
@@ -248,11 +247,9 @@ class RunScreen(StoreScreen):
 
     def action_printed(self, key: str) -> None:
         """Show what the command of a key prints, run beside the panel."""
-        from gpu_panel.commands.own import OutputScreen
+        from gpu_panel.commands.own import engine
 
-        line = keys.COMMANDS[key].format(run=self.run_folder)
-        self.app.push_screen(OutputScreen(own_program("gpu_engine", *line.split()[1:]), title=line,
-                                          environment=own_environment()))
+        engine(self.app, *keys.COMMANDS[key].format(run=self.run_folder).split()[1:])
 
     def action_about(self) -> None:
         from gpu_panel.run.sheets import AboutRun
