@@ -343,11 +343,12 @@ def test_a_second_stop_is_sigterm_there_and_one_at_once_reaches_who_was_away(hos
 
 
 def test_one_host_that_was_told_and_then_is_away_is_told_more(hosts, tmp_path):
-    run = launch(from_dict({"task": {"command": ["sh", "-c", "trap : INT; while :; do sleep 1 & "
-                                                             "wait $!; done"]},
+    run = launch(from_dict({"task": {"command": ["sh", "-c", "trap : INT; echo deaf; while :; "
+                                                             "do sleep 1 & wait $!; done"]},
                             "run": {"grace": 600.0}, "devices": {"hosts": ["a:cpu:0"]}}))
     far = Run(there(run, "a"))
-    wait_for(lambda: run.state().state == "running")
+    # "running" is said before the shell has read its first word, and SIGINT would end it there.
+    wait_for(lambda: run.log(0).exists() and run.log(0).read_text() == "deaf\n")
     run.stop()
     wait_for(lambda: far.state().state == "stopping")
     (tmp_path / "a.cut").touch()
