@@ -105,19 +105,23 @@ def time_of_day(when: float, now: float) -> str:
     return time.strftime("%H:%M" if same else "%b %d %H:%M", then)
 
 
+def span(seconds: float) -> str:
+    """A length of time in a sentence, where "01:00" could be a clock's: "50 s", "12 min", "3 h",
+    "5 days"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 36 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
+
+
 def ago(seconds: float | None) -> str:
     """How long ago: "just now", "12 min ago", "3 h ago", "5 days ago"."""
     if not _known(seconds):
         return UNKNOWN
-    if seconds < 10:
-        return "just now"
-    if seconds < 90:
-        return f"{seconds:.0f} s ago"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min ago"
-    if seconds < 36 * 3600:
-        return f"{seconds / 3600:.0f} h ago"
-    return f"{seconds / 86400:.0f} days ago"
+    return "just now" if seconds < 10 else f"{span(seconds)} ago"
 
 
 def share(x: float | None) -> str:

@@ -180,7 +180,7 @@ def _not_joined(views: Sequence[RankView], now: float, at_least: float) -> Hang 
         return None
     return _missed(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
                    f"{_ranks([v.rank for v in absent])} in init_process_group at "
-                   f"{_at(_of(views, min(waiting)))}{_since(now - since)}", absent, now)
+                   f"{_at(_of(views, min(waiting)))}{_so_long(now - since)}", absent, now)
 
 
 def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: float,
@@ -188,11 +188,11 @@ def _wait_in(views: Sequence[RankView], same: Mapping[int, Collective], now: flo
     first, one = next(iter(same.items()))  # it came first
     whom = f" for {_ranks(absent)}" if absent else ""
     return f"{_ranks(same)} {'waits' if len(same) == 1 else 'wait'}{whom} in {_name(one)} at " \
-        f"{_at(_of(views, first))}{_since(now - one.began)}"
+        f"{_at(_of(views, first))}{_so_long(now - one.began)}"
 
 
-def _since(seconds: float) -> str:
-    return f" since {units.clock(seconds)}" if seconds >= 1 else ""  # not "since 00:00"
+def _so_long(seconds: float) -> str:
+    return f" for {units.span(seconds)}" if seconds >= 1 else ""  # not "for 0 s"
 
 
 def another_size(views: Iterable[RankView], aborted: Mapping[int, str | None],
@@ -428,9 +428,9 @@ def _does(view: RankView, now: float) -> str:
         how = "ended" if view.ended and view.exit is None else f"exited with {view.exit or 0}"
         return f"has {how} after step {view.at_step or 0:,}"
     if view.beat is None or _says_nothing(view, now):
-        since = "" if view.beat is None else _since(now - view.beat)
+        so_long = "" if view.beat is None else _so_long(now - view.beat)
         does = {"works": "works, but says nothing", "suspended": "is suspended"}
-        return does.get(view.quiet or "", "gives no sign of life") + since
+        return does.get(view.quiet or "", "gives no sign of life") + so_long
     if stands is None:
         return f"has got to step {view.at_step or 0:,}"
     one = _waits(view)

@@ -137,8 +137,8 @@ async def test_who_waits_for_whom_is_in_the_banner(tmp_path):
                   ("phase", 76, {"phase": "running", "since": T0 + 50, "step": 99}))
     async with watched(run, at=76) as (pilot, app):
         text = flat(screen_text(app))
-        said = ("rank 0 waits for rank 1 in all_reduce #37 (9 float) at t.py:5 in step since "
-                "00:26; rank 1 works at t.py:9 in evaluate")
+        said = ("rank 0 waits for rank 1 in all_reduce #37 (9 float) at t.py:5 in step for "
+                "26 s; rank 1 works at t.py:9 in evaluate")
         assert said in text
         assert f"! {said}" not in text
         run.write(1, ("stands", 77, where | {"works": False, "place": "t.py:9 in evaluate"}),
