@@ -283,7 +283,11 @@ OVER = replace(FAILED, state="completed")
      Trial(8, False, 3, why="rank 1: full"))])
 def test_what_came_of_a_trial(state, views, rate, trial):
     followed, progress = SimpleNamespace(ranks=dict(enumerate(views))), fit.Progress(2)
-    assert fit.outcome(8, progress, state, followed, rate) == trial
+    assert fit.outcome(8, progress, state, followed, rate, trial.memory) == trial
+    if trial.fits and trial.memory:
+        over = fit.outcome(8, progress, state, followed, rate, trial.memory - 1)
+        assert over == Trial(8, False, trial.memory, why=(
+            f"a rank used {trial.memory} B; it may use {trial.memory - 1} B"))
     with pytest.raises(UserError, match="trial of 8 completed, and no step of it was seen"):
         fit.outcome(8, progress, OVER, SimpleNamespace(ranks={0: seen(stepped=False)}), rate)
     for rank in (0, 1):

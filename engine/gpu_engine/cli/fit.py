@@ -140,7 +140,7 @@ def _tried(spec: RunSpec, size: int, memory: int | None, unit: str) -> fit.Trial
         if follower.state.state == "stopped" and not asked:
             raise UserError(f"the trial of {size:,} per {unit} was stopped: nothing is known of it")
         rate = digest.figures(run.path).samples_per_s
-        found = fit.outcome(size, progress, follower.state, follower, rate)
+        found = fit.outcome(size, progress, follower.state, follower, rate, memory)
     except KeyboardInterrupt:
         echo("stopped: the trial is removed, and nothing of it is kept", err=True)
         raise

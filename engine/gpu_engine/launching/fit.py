@@ -254,10 +254,11 @@ class Progress:
         return self.lowered is not None or len(self._measured) == self._ranks
 
 
-def outcome(size: int, progress: Progress, state: State, follower: Follower, rate: float | None
-            ) -> Trial:
-    """What came of a trial that has ended; `rate`: the examples a second that its ranks have told.
-    Raises UserError where nothing is known of it."""
+def outcome(size: int, progress: Progress, state: State, follower: Follower, rate: float | None,
+            limit: int | None = None) -> Trial:
+    """What came of a trial that has ended; `rate`: the examples a second that its ranks have told;
+    `limit`: the bytes that a rank may use on CPU slots. Raises UserError where nothing is known of
+    it."""
     views = list(follower.ranks.values())
     peaks = [most for view in views if (most := max(
         (p for p in view.gpu_peak if p is not None), default=view.rss_peak)) is not None]
@@ -271,6 +272,11 @@ def outcome(size: int, progress: Progress, state: State, follower: Follower, rat
     if not progress.done and state.state != "completed":
         return Trial(size, False, memory, why=state.cause.line if state.cause is not None else
                      state.reason or f"it ended before step {STEPS}")
+    # What `limited` lets through may still be more: what Python and torch map of their files counts
+    # here alone.
+    if limit is not None and memory is not None and memory > limit:
+        return Trial(size, False, memory, why=f"a rank used {units.size(memory)}; it may use "
+                                              f"{units.size(limit)}")
     rates = [view.steps_per_s for view in views if view.steps_per_s]
     made = progress.examples or size
     return Trial(made, True, memory, rate or (made * sum(rates) if rates else None),
