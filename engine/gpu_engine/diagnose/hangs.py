@@ -163,7 +163,7 @@ def _apart(views: Sequence[RankView], waiting: Mapping[int, Collective], where: 
 def _missed(text: str, absent: list[RankView], now: float, where: tuple[str, ...] = ()) -> Hang:
     """`text` says who waits for those that are `absent`; and what these do."""
     absent.sort(key=lambda v: _suspicion(v, now))
-    told = "; ".join(f"rank {v.rank} {_does(v, now)}{_and_where(v)}" for v in absent[:3])
+    told = "; ".join(f"rank {v.rank} {does(v, now)}{_and_where(v)}" for v in absent[:3])
     more = f"; and {len(absent) - 3} more" if len(absent) > 3 else ""
     first = absent[0]
     return Hang(f"{text}; {told}{more}", first.rank, False, is_silent(first, now), where=where)
@@ -246,7 +246,7 @@ def _without_operations(views: Sequence[RankView], still: Sequence[Standstill], 
     longest = units.clock(max(s.still for s in still))
     by_place: dict[str, list[int]] = defaultdict(list)
     for view in told:
-        by_place[f"{_does(view, now)}{_and_where(view)}"].append(view.rank)
+        by_place[f"{does(view, now)}{_and_where(view)}"].append(view.rank)
     text = "; ".join(f"{_ranks(ranks)} {what if len(ranks) == 1 else _plural(what)}"
                      for what, ranks in list(by_place.items())[:3])
     return Hang(f"no step for {longest}: {text}", told[0].rank, False,
@@ -418,7 +418,7 @@ def _suspicion(view: RankView, now: float) -> tuple[int, int]:
     return 2 if waits else 1 if _works(view, now) else 0, view.rank
 
 
-def _does(view: RankView, now: float) -> str:
+def does(view: RankView, now: float) -> str:
     """What one rank does, without its name: "stands still", "has ended after step 29"."""
     stands = view.stands
     if view.error is not None or view.outcome == "failed":
@@ -429,8 +429,8 @@ def _does(view: RankView, now: float) -> str:
         return f"has {how} after step {view.at_step or 0:,}"
     if view.beat is None or _says_nothing(view, now):
         so_long = "" if view.beat is None else _so_long(now - view.beat)
-        does = {"works": "works, but says nothing", "suspended": "is suspended"}
-        return does.get(view.quiet or "", "gives no sign of life") + so_long
+        words = {"works": "works, but says nothing", "suspended": "is suspended"}
+        return words.get(view.quiet or "", "gives no sign of life") + so_long
     if stands is None:
         return f"has got to step {view.at_step or 0:,}"
     one = _waits(view)
@@ -451,7 +451,7 @@ def _does(view: RankView, now: float) -> str:
 
 
 def _plural(what: str) -> str:
-    """What `_does` says of one rank, of several."""
+    """What `does` says of one rank, of several."""
     verb, _, rest = what.partition(" ")
     return f"{_PLURALS.get(verb, verb[:-1])} {rest}"
 
@@ -463,9 +463,9 @@ def _at(view: RankView) -> str:
 
 def _line(view: RankView, now: float) -> str:
     """Where one rank is and what it does, as a line of its own."""
-    does = _does(view, now).removesuffix(",")
-    return f"rank {view.rank} {does}" if _for_others(view) \
-        else f"rank {view.rank}: {_at(view)}, {does}"
+    words = does(view, now).removesuffix(",")
+    return f"rank {view.rank} {words}" if _for_others(view) \
+        else f"rank {view.rank}: {_at(view)}, {words}"
 
 
 def _and_where(view: RankView) -> str:

@@ -10,7 +10,7 @@ from textual.content import Content
 
 from gpu_engine.events import schema
 from gpu_engine.events.rank_view import RankView
-from gpu_engine.events.schema import Error
+from gpu_engine.events.schema import Collective, Error, Stands
 from gpu_engine.plan.records import DeviceUse, LaunchPlan, RankPlan
 from gpu_engine.runs.state import StateName
 from gpu_panel.common.rows import STYLES
@@ -230,6 +230,17 @@ def test_a_rank_that_waits_names_whom():
     assert words([view(0, phase="backward", phase_since=NOW - 1), slow]) == "backward"
     many = [RankView(r) for r in range(1, 9)]
     assert words([view(0, phase="init"), *many]) == "waiting for ranks 1, 2, 3 and 5 more"
+
+
+def test_a_rank_that_stands_still_says_in_what():
+    """A script's phase is "running" wherever it is."""
+    one = Collective("0", 37, "all_reduce", "9 float", NOW - 26, False, False)
+    at = {"phase": "running", "phase_since": NOW - 26}
+    waits = Stands(99, "running", NOW - 26, False, "t.py:5", collectives={0: one})
+    assert words([view(0, **at, stands=waits), view(1, **at)]) == \
+        "waits in all_reduce #37 (9 float)"
+    assert words([view(0, **at, stands=Stands(99, "running", NOW - 26, True, "t.py:9"))]) == "works"
+    assert words([view(0, stands=waits)]) == "forward", "it has gone on to something else"
 
 
 def test_who_is_behind_is_said_in_words():

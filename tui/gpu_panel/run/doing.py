@@ -63,6 +63,9 @@ def doing(view: RankView, peers: Peers, now: float, *, live: bool,
     late = waited_for(view, peers.ranks, now)
     if late:
         return "waiting for " + name_ranks(late), "warn"
+    if view.stands is not None and view.stands.phase == view.phase:
+        return clean(hangs.does(view, now).removesuffix(","), 60), \
+            "" if view.stands.works else "warn"
     word = lagging(view, peers)
     return (f"{phase} · {word}", "warn") if word else (phase, "")
 
