@@ -15,6 +15,7 @@ import click
 
 from gpu_engine.cli import output, tab
 from gpu_engine.cli.output import echo, for_scripts, in_json
+from gpu_engine.common import units
 from gpu_engine.common.clean import clean, clean_bytes
 from gpu_engine.common.errors import UserError
 from gpu_engine.common.files import MOST, file_inside
@@ -228,7 +229,11 @@ def trace(run: str, steps: int, ranks: tuple[int, ...], wait: float, as_json: bo
     """
     from gpu_engine.places.verbs import ask_for_traces, find
 
-    answers = ask_for_traces(find(run), steps=steps, ranks=ranks, wait=wait)
+    found = find(run)
+    if found.state().live:
+        echo(f"waiting for the next {units.counted(steps, 'step')}, at most {units.span(wait)}",
+             err=True)
+    answers = ask_for_traces(found, steps=steps, ranks=ranks, wait=wait)
     out = [(rank, *answer) for rank, answer in answers.items()]
     if as_json:
         echo(in_json([{"rank": rank, "path": path, "problem": problem}
