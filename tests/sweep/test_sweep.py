@@ -13,7 +13,7 @@ from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.queue import serve
 from gpu_engine.queue import submit as queue
 from gpu_engine.runs import attempts, sweep, waiting
-from gpu_engine.runs.folder import Run, State, all_runs
+from gpu_engine.runs.folder import Run, Rung, State, all_runs
 from gpu_engine.sweep import group
 from gpu_engine.sweep.__main__ import AHEAD, main
 
@@ -125,6 +125,18 @@ def test_failed_members_wait_again_as_they_were_submitted_and_stop_takes_all_out
     assert [r.state().state for r in made.runs] == ["completed", "stopped", "stopped"]
     assert serve.line() == []
     assert "have ended" in said("sweep", "stop", made.id)
+    assert said("sweep", "retry", made.id, code=2).endswith(
+        f"no run of sweep {made.id} has failed; with --stopped 2 runs more\n")
+    assert said("sweep", "retry", made.id, "--stopped").startswith("2 runs will be tried again: ")
+    assert [r.state().state for r in made.runs] == ["completed", "queued", "queued"]
+    assert {w.run for w in serve.line()} == {waits, bad}
+    assert said("sweep", "stop", made.id).startswith("2 runs stopped: ")
+    ended(bad, [1.0], state="stopped")
+    state = bad.state()
+    bad.write_state(replace(state, rungs=(
+        Rung(0.25, 1.0, 1, 1.0, state.attempt, "worse than 3 of 4 at step 1"),)))
+    assert said("sweep", "retry", made.id, "--stopped") == \
+        f"1 run will be tried again: {waits.id}\n"
 
 
 def test_a_member_whose_supervisor_was_killed_is_tried_again_and_one_removed_is_left_out():

@@ -113,12 +113,14 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
 
 @command.command()
 @click.argument("sweep")
-def retry(sweep: str) -> None:
+@click.option("--stopped", is_flag=True, help="Those too that were stopped, by hand or with the "
+              "sweep.")
+def retry(sweep: str, stopped: bool) -> None:
     """Try the members of SWEEP again that have failed or are lost: they wait for another attempt,
     which goes on from their last checkpoint."""
     from gpu_engine.sweep import group
 
-    _print(group.retry(group.find(sweep)), "will be tried again")
+    _print(group.retry(group.find(sweep), stopped=stopped), "will be tried again")
 
 
 def _print(done: Done, what: str) -> None:

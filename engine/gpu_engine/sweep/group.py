@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpu_engine.common import paths
+from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import SpecError, UserError
 from gpu_engine.common.files import overwrite_inside
@@ -259,15 +259,22 @@ def stop(found: Group, *, now: bool = False) -> Done:
     return Done(tuple(done), tuple(trouble))
 
 
-def retry(found: Group) -> Done:
+def retry(found: Group, *, stopped: bool = False) -> Done:
     """Put the members that have failed or are lost into the line for another attempt, which goes on
-    from their last checkpoint if they have one. Raises UserError if none has failed."""
+    from their last checkpoint if they have one; `stopped`: those too that somebody has stopped.
+    Raises UserError if there is none."""
     from gpu_engine.queue import serve
 
-    failed = [(run, m) for run, m in found.members if run.state().state in ("failed", "lost")]
-    if not failed:
-        raise UserError(f"no run of sweep {found.id} has failed")
-    done = _again(failed)
+    states = {run: run.state() for run, _ in found.members}
+    by_hand = [run for run, state in states.items()
+               if state.state == "stopped" and state.loses is None]
+    again = [run for run, state in states.items() if state.state in ("failed", "lost")] \
+        + by_hand * stopped
+    if not again:
+        raise UserError(f"no run of sweep {found.id} has failed" + (
+            " or was stopped" if stopped else
+            f"; with --stopped {units.counted(len(by_hand), 'run')} more" if by_hand else ""))
+    done = _again([(run, m) for run, m in found.members if run in again])
     if done.runs:
         serve.ensure()
     return done
