@@ -115,6 +115,8 @@ def test_the_plan_says_which_and_why(tmp_path: Path, monkeypatch) -> None:
     (problem,) = caught.value.problems
     assert (problem.key, problem.value) == ("run.python", bare)
     assert f"it has no torch: {bare} -m pip install torch" in problem.message
+    near = from_dict(data | {"run": {"python": ".venv/bin/python"}})
+    assert prepare(near, inventory=slots(1), cwd=project).plan.interpreter.torch == "2.13.0+cu130"
 
 
 def test_a_resume_takes_the_environment_of_the_folder_that_the_run_was_submitted_in(

@@ -51,6 +51,15 @@ def test_it_is_said_what_would_do(folder, command, says):
     assert not runs.all_runs()
 
 
+def test_a_relative_program_is_looked_for_where_the_run_is(folder, monkeypatch):
+    """A resume may be typed elsewhere, and a sweep's process is in no folder of anybody's."""
+    (folder / "go.sh").write_text("#!/bin/sh\nexit 3\n")
+    (folder / "go.sh").chmod(0o700)
+    assert "exited with 3" in called("run", "--devices", "cpu:0", "--", "./go.sh").stderr
+    monkeypatch.chdir("/")
+    assert "exited with 3" in called("resume", "last").stderr
+
+
 @pytest.mark.parametrize("command", [
     "python train.py", "python -u train.py", "python -c 1", "python -m nosuch", "python - x",
     "python .", "env -C / python nosuch.py", "uv run --directory / python nosuch.py",

@@ -218,6 +218,14 @@ def test_what_is_drawn_lies_in_its_range_and_is_as_likely_everywhere():
     assert all(0.1 <= p <= 0.9 for p in ps)
 
 
+def test_numbers_of_a_narrow_range_lie_in_it():
+    for text in ("lr=0.12345..0.12346", "lr=log:1.23456..1.23457", "lr=-1.23457..-1.23456"):
+        low, high = map(float, text.partition("=")[2].removeprefix("log:").split(".."))
+        found = [float(v["lr"]) for v in drawn(text, tries=50)]
+        assert all(low <= rate <= high for rate in found)
+    assert all(len(v["lr"].strip("0.")) <= 4 for v in drawn("lr=0.1..0.2", tries=50))
+
+
 def test_the_seed_alone_decides_and_no_combination_comes_twice():
     lists = drawn("width=1..3", "p=a,b", tries=6)
     assert sorted((v["width"], v["p"]) for v in lists) == [
@@ -230,9 +238,13 @@ def test_the_seed_alone_decides_and_no_combination_comes_twice():
 
 @pytest.mark.parametrize(("text", "tries", "why"), [
     ("lr=log:1e-5..1e-2", None, "is a range: say how many values to try, --tries 40"),
-    ("lr=3..1", 5, "from the lower to the higher"), ("lr=1..1", 5, "from the lower"),
-    ("lr=log:0..1", 5, "begins above 0"), ("lr=log:1..9:2", 5, "goes with a range without log"),
-    ("lr=1..9:0", 5, "a number above 0"), ("lr=1..3", 4, "only 3 different .* take --tries 3"),
+    ("lr=3..1", 5, r"from the lower to the higher number: 1\.\.3"),
+    ("lr=1..1", 5, "has one number: write 1"),
+    ("lr=log:0..1", 5, "begins above 0"), ("lr=log:1..9:2", 5, "in powers .* has none"),
+    ("lr=1..9:0", 5, "a number above 0"), ("lr=0..1:1e-300", 5, "more than 1,000,000,000 steps"),
+    ("lr=log:1e-400..1", 3, "1E-400 is beyond"), ("lr=0..1e400", 1, r"1E\+400 is beyond"),
+    ("lr=0.1..inf", None, "is no range"), ("lr=1..3", 4, "only 3 different .* take --tries 3"),
+    ("amp.dtype=off,bf17", 1, "did you mean bf16"),
     ("lr=1,2", 3, "take --tries 2, or leave it out"), ("lr=0..1", 1001, "at most 1,000")])
 def test_a_range_that_can_not_be_drawn_from_is_refused(text, tries, why):
     with pytest.raises(SpecError, match=why):
@@ -251,7 +263,8 @@ def test_the_seed_that_draws_is_none_of_a_command_that_is_never_told_it():
 
 
 @pytest.mark.parametrize("text", ["LOG:1e-5..1e-2", "log:1e-5 .. 1e-2", "log:1..2:3x", "1..2,5",
-                                  "1..2..3", "0..inf", "32.."])
+                                  "1..2..3", "0..inf", "32..", "nan..1", "1_000..2_000",
+                                  "0x10..0x20", "log:1e-5...1e-2", "1...5"])
 def test_what_is_nearly_a_range_is_refused(text):
     with pytest.raises(SpecError, match="is no range; those are written log:1e-5"):
         grid.members(own("train.py", "--lr", "1", "--b", "2"),

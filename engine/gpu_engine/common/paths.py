@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import shutil
 import stat
 from collections.abc import Callable
 from functools import cache
@@ -68,6 +69,15 @@ def here() -> str:
 def folder(given: Path | None = None) -> Path:
     """The absolute path of a folder; None: the one that this process is in."""
     return Path(here(), given or "")
+
+
+def program(name: str, within: Path | None = None) -> str | None:
+    """What the first word of a command runs in the folder `within` (None: this process's): by its
+    path from there, or by the PATH; None if there is nothing that can be executed."""
+    try:
+        return shutil.which(str(folder(within) / name) if "/" in name else name)
+    except ValueError:  # it has a NUL
+        return None
 
 
 def settings_folder() -> Path:

@@ -89,7 +89,7 @@ def of_ranks(python: str | None, folder: Path, environ: Mapping[str, str] = os.e
     python: `run.python`. Where no interpreter is known to have torch, it is the first that may.
     """
     if python is not None:
-        return _as_set(python)
+        return _as_set(python, folder)
     passed: list[Passed] = []
     unread: tuple[Place, Seen] | None = None
     for place in in_order(folder, environ):
@@ -161,8 +161,8 @@ def _with_python(command: Sequence[str], python: str, folder: Path) -> list[str]
     return [*command[:len(command) - len(words)], str(there), *words[0 if script else 1:]]
 
 
-def _as_set(python: str) -> Chosen:
-    seen = inspection.inspect(python)
+def _as_set(python: str, folder: Path) -> Chosen:
+    seen = inspection.inspect(paths.program(python, folder) or python)
     wrong = None if seen.unread else seen.problem
     if _too_old(seen) is not None:
         wrong = f"{_why_not(seen)}; name another interpreter, or install a newer one there"

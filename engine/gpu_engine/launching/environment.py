@@ -47,7 +47,7 @@ def describe(plan: LaunchPlan, inventory: Inventory, folder: Path) -> Environmen
                            commit=commit, changed_files=changed)
     command = plan.spec.task.command
     if command:
-        python = torch_build.interpreter_of(command)
+        python = torch_build.interpreter_of(command, folder)
     elif plan.interpreter is not None:
         python = plan.interpreter.path
     else:

@@ -9,7 +9,6 @@ import functools
 import ipaddress
 import os
 import shlex
-import shutil
 import socket
 import time
 from collections.abc import Collection, Sequence
@@ -62,7 +61,7 @@ def judge(spec: RunSpec, inventory: Inventory, cwd: Path | None, interpreter: Ch
     if problems:
         return problems, []
     warnings = (*doubts, interpreter.doubt if interpreter is not None else None,
-                torch_build.doubt(spec, inventory), torchless(spec, cwd))
+                torch_build.doubt(spec, inventory, cwd), torchless(spec, cwd))
     return problems, [one for one in warnings if one]
 
 
@@ -77,7 +76,7 @@ def lasting(spec: RunSpec, inventory: Inventory, cwd: Path | None = None,
     """
     found: list[Problem | None]
     if interpreter is None:
-        found = [_python(spec)]
+        found = [_python(spec, cwd)]
     elif interpreter.problem is None and interpreter.seen is not None:
         found = [torch_build.problem(spec, inventory, interpreter.seen)]
     else:
@@ -94,7 +93,7 @@ def torchless(spec: RunSpec, cwd: Path | None) -> str | None:
     from gpu_engine.interpreters import choose
 
     command = spec.task.command
-    python = torch_build.interpreter_of(command) if command else None
+    python = torch_build.interpreter_of(command, cwd) if command else None
     return choose.without_torch(command, python, paths.folder(cwd)) \
         if command and python else None
 
@@ -221,7 +220,7 @@ def _command(spec: RunSpec, cwd: Path | None) -> list[Problem]:
     if not command:
         return []
     program, here = command[0], paths.folder(cwd)
-    if shutil.which(program) is None:
+    if paths.program(program, here) is None:
         return [Problem("task.command", program, _no_program(command, here))]
     if "/" in program and _is_bare_script(here / program):
         return [Problem("task.command", program, "its first line does not begin with #!, which "
@@ -269,11 +268,11 @@ def _is_bare_script(path: Path) -> bool:
         return False
 
 
-def _python(spec: RunSpec) -> Problem | None:
+def _python(spec: RunSpec, cwd: Path | None) -> Problem | None:
     python = spec.run.python
-    if python is None or shutil.which(python):
+    if python is None or paths.program(python, cwd):
         return None
-    there = os.path.exists(python)  # noqa: PTH110 - Path's raises for a name that is too long
+    there = os.path.exists(paths.folder(cwd) / python)  # noqa: PTH110 - Path's raises for a name that is too long
     what = "can't be executed" if there else "there is no such interpreter"
     return Problem("run.python", python, what)
 

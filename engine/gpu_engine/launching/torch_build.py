@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem
 from gpu_engine.common.files import open_file
 from gpu_engine.devices.records import Inventory
@@ -42,26 +43,27 @@ def problem(spec: RunSpec, inventory: Inventory, python: Seen) -> Problem | None
     return Problem("run.python", spec.run.python, why) if why else None
 
 
-def doubt(spec: RunSpec, inventory: Inventory) -> str | None:
-    """What `problem` says, for a person's own command: a doubt, as it may train without torch."""
+def doubt(spec: RunSpec, inventory: Inventory, cwd: Path | None) -> str | None:
+    """What `problem` says, for a person's own command in `cwd`: a doubt, as it may train without
+    torch."""
     command = spec.task.command
     source = _source(spec, inventory)
     if not command or source is None:
         return None
     from gpu_engine.interpreters import inspection
 
-    python = interpreter_of(command)
+    python = interpreter_of(command, cwd)
     return _why(inspection.inspect(python), source, inventory) if python else None
 
 
-def interpreter_of(command: Sequence[str]) -> str | None:
-    """The Python that a command runs in, also behind `env` and `sh -c`: `python` itself, or what a
-    script (train.py, torchrun, accelerate) names in its first line. None where that can't be told
-    (`conda run`, `./go.sh`)."""
+def interpreter_of(command: Sequence[str], cwd: Path | None) -> str | None:
+    """The Python that a command in `cwd` runs in, also behind `env` and `sh -c`: `python` itself,
+    or what a script (train.py, torchrun, accelerate) names in its first line. None where that can't
+    be told (`conda run`, `./go.sh`)."""
     command = own_command.behind_plain_wrappers(command)
     if inner := own_command.python_of_text(command):
         command = [inner[1]]
-    found = shutil.which(command[0]) if command else None
+    found = paths.program(command[0], cwd) if command else None
     if found is None:
         return None
     if is_python(command[0]):

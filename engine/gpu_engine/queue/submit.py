@@ -115,7 +115,7 @@ def plan(spec: RunSpec, inventory: Inventory, base: tuple[str, RunSpec] | None =
     else:
         spec = replace(spec, devices=replace(spec.devices, hosts=None))
         checked = check(spec, inventory)
-        taken = None if elsewhere else choose.of_spec(spec)
+        taken = None if elsewhere else choose.of_spec(spec, cwd)
         problems = list(checked.problems)
         if not elsewhere:  # each host is asked when it is chosen
             problems += lasting(spec, inventory, cwd, taken, files=after is None)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
+from gpu_engine.common import units
 from gpu_engine.common.clean import MASK, clean, shown_set, shown_words
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_engine.plan import own_command
@@ -33,7 +34,11 @@ _LONGEST_VALUE = 20
 
 _END = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 _RANGE = re.compile(rf"(log:)?{_END}\.\.{_END}(?::{_END})?")
-_LIKE_RANGE = re.compile(r"\s*(?:log\s*:|[+-]?[\d.]+(?:e[+-]?\d+)?\s*\.\.)", re.IGNORECASE)
+_LIKE_RANGE = re.compile(r"\s*[+-]?[\d.]+(?:e[+-]?\d+)?\s*\.\.", re.IGNORECASE)
+_LIKE_DRAWN = re.compile(rf"{_LIKE_RANGE.pattern}|\s*log\s*:|.*\w\s*\.\.\s*[\w.+-]",
+                         re.IGNORECASE)
+"""What is no range either, where values are drawn: `nan..1`, `0x10..0x20`."""
+_MOST_STEPS = 10 ** 9
 _DRAWS = 100
 """How often a combination that was drawn already is drawn again, for each try."""
 
@@ -56,12 +61,19 @@ class Range:
 
     def amiss(self) -> str | None:
         """What is wrong with it; None: nothing."""
+        if odd := next((n for n in (self.low, self.high, self.step)
+                        if n and float(n) in (0.0, math.inf, -math.inf)), None):
+            return f"{odd} is beyond what numbers can be: at most some 1e308, at least some 1e-308"
+        if self.low == self.high:
+            return f"the range has one number: write {self.low}"
         if not self.low < self.high:
-            return "a range goes from the lower to the higher number: 1e-5..1e-2"
+            return f"a range goes from the lower to the higher number: {self.high}..{self.low}"
         if self.log and self.low <= 0:
             return "a range in powers begins above 0: log:1e-5..1e-2"
         if self.step is not None and (self.log or self.step <= 0):
-            return "a step is a number above 0, and goes with a range without log:"
+            return "a step is a number above 0, and a range in powers (log:) has none"
+        if self.step is not None and self.steps > _MOST_STEPS:
+            return f"has more than {_MOST_STEPS:,} steps: leave the step out"
         return None
 
     def draw(self, chance: random.Random) -> str:
@@ -81,12 +93,18 @@ class Range:
         return int((self.high - self.low) / (self.step or 1))
 
     def text(self, number: float) -> str:
-        """A number of it as text that `--set` takes: four digits of one that is not whole."""
+        """A number of it as text that `--set` takes: of one that is not whole four digits, and as
+        many more as both ends have in common."""
         if self.step is not None:
             return str(self.low + round((Decimal(number) - self.low) / self.step) * self.step)
+        if self.whole:
+            return str(round(number))
+        largest = max(abs(self.low), abs(self.high))
+        digits = 4 + max((largest / (self.high - self.low)).adjusted(), 0)
+        found = f"{number:.{digits}g}"
         # What is rounded stays within the ends.
-        found = min(max(float(f"{number:.4g}"), float(self.low)), float(self.high))
-        return str(round(number)) if self.whole else f"{found:.4g}"
+        return str(min(max(self.low, Decimal(found)), self.high)) \
+            if not self.low <= Decimal(found) <= self.high else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,7 @@ def parse(text: str) -> Axis:
     if not all(values):
         raise SpecError([Problem(key, rest, "a value is missing")])
     match = _RANGE.fullmatch(rest.strip())
-    if match is None:
+    if match is None or "..." in rest:  # which of three dots is a point can't be told
         return Axis(key, values)
     log, low, high, step = match.groups()
     return Axis(key, values, Range(Decimal(low), Decimal(high), Decimal(step) if step else None,
@@ -200,8 +218,9 @@ def _drawn(axes: Sequence[Axis], tries: int, seed: int) -> list[tuple[str, ...]]
         found[tuple(axis.draw(chance) for axis in axes)] = None
         if len(found) == tries:
             return list(found)
-    raise SpecError([Problem("", None, f"--tries {tries}: only {len(found):,} different "
-                                       f"combinations were found; take --tries {len(found)}"
+    many = units.counted(len(found), "different combination")
+    raise SpecError([Problem("", None, f"--tries {tries}: only {many} could be drawn; take --tries "
+                                       f"{len(found)}"
                              + ("" if any(a.range for a in axes) else ", or leave it out"))])
 
 
@@ -258,14 +277,21 @@ def _problems(spec: RunSpec, axes: Sequence[Axis], repeat: int, tries: int | Non
         out.append(Problem("", None, f"--repeat {repeat}: give a number from 1"))
     elif repeat > 1 and _SEED in names:
         out.append(Problem(_SEED, None, "--repeat varies it too: leave one of the two out"))
-    for axis in axes if tries is not None else ():
-        if axis.range is None and (odd := next(filter(_LIKE_RANGE.match, axis.values), None)):
+    for axis in axes:
+        like = _LIKE_RANGE if tries is None else _LIKE_DRAWN
+        if axis.range is None and (odd := next(filter(like.match, axis.values), None)):
             out.append(Problem(axis.key, odd, "is no range; those are written log:1e-5..1e-2, "
                                               "32..512:32, 0.1..0.5, and stand alone"))
     for axis in axes:
         if axis.range is not None and (why := axis.range.amiss() or (
                 "is a range: say how many values to try, --tries 40" if tries is None else None)):
             out.append(Problem(axis.key, ",".join(axis.values), why))
+    for axis in axes if tries is not None and not out else ():
+        for value in axis.values if axis.range is None else ():  # it may not be drawn for long
+            try:
+                _with_values(spec, {axis.key: value})
+            except SpecError as err:  # of another key: it may go with what else is drawn
+                out += [problem for problem in err.problems if problem.key == axis.key]
     sizes = [len(axis.values) for axis in axes] if tries is None else [tries]
     many = math.prod(sizes) * max(repeat, 1)
     if many > MOST:

@@ -99,7 +99,7 @@ class SoFar:
             out.append("best so far, and at which try: " + ", ".join(
                 f"{units.loss(value)} ({at})" for at, value in self.best[-8:]))
         if self.matters:
-            out.append("by Optuna it matters: " + ", ".join(
+            out.append("for the better half it matters, by Optuna: " + ", ".join(
                 f"{key} {units.share(share)}" for key, share in zip(
                     short(list(self.matters)), self.matters.values(), strict=True)))
         return [clean(line, None) for line in out]
