@@ -266,6 +266,16 @@ def test_for_a_stranger_s_process_that_two_readings_have_found_at_once(room):
     assert room.ask([drawing], [drawing]) is None
 
 
+def test_what_may_be_its_own_is_no_stranger_s_process(room):
+    """In a container the driver may tell the machine's pids, which others have there by chance; and
+    what a command has docker run is not below the run."""
+    chance, hidden = DeviceProcess(12, command="sh"), DeviceProcess(4711, visible=False)
+    assert room.ask([chance, hidden], [chance, hidden]) is None
+    inside, ours = DeviceProcess(12, container="docker trainer"), DeviceProcess(11, run="77aa")
+    assert room.ask([inside], [inside]) is None
+    assert room.ask([inside, ours], [inside, ours]) == "a process (pid 12)"
+
+
 def test_a_launch_that_names_the_device_waits_for_it_and_is_seen(room):
     got, told = [], []
 
