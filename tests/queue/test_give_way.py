@@ -30,7 +30,7 @@ from gpu_engine.supervisor.supervise import Supervisor
 
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
-from ..e2e.kit import losses
+from ..e2e.kit import events, losses
 from .kit import over, queue, reason, spec, state
 from .test_gpus import gpus  # noqa: F401
 
@@ -95,7 +95,10 @@ def test_it_saves_for_who_waits_stands_in_line_again_and_goes_on_to_the_bit(line
     over(other, run, quiet, after)
     assert [state(r) for r in (other, run, quiet, after)] == ["completed"] * 4
     assert outcomes(run) == ["made room", "completed"]
-    assert run.state().attempts[1].started >= other.state().ended
+    again = run.state().attempts[1]
+    assert again.started >= other.state().ended
+    assert again.first_step == next(e["step"] - e["n"] + 1 for e in events(run, 0)
+                                    if e["kind"] == "step" and e["t"] > again.started)
     assert len(losses(run)) == STEPS
     assert losses(run) == losses(quiet)
     assert waiting.ids(paths.queue_folder()) == []

@@ -416,8 +416,7 @@ class Supervisor:
             return
         log.info("it makes room for %s", whom)
         self.room_for = whom
-        self._request_stop(attempt)
-        self._set_state("stopping", reason=f"{MAKES_ROOM}{whom}")
+        self._request_stop(attempt, why=f"{MAKES_ROOM}{whom}")
 
     def _look_beside(self, attempt: Attempt) -> None:
         """End the attempt once another node has failed it: its ranks wait for those in vain, with
@@ -449,8 +448,13 @@ class Supervisor:
         warnings = ranks.notices_of(
             attempt.events, losses=goes_on or not self.is_task, completed=completed,
             shell=own_command.in_shell(self.plan.spec.task.command or ()))
-        new = warnings != self.state.warnings
-        self.state = replace(self.state, warnings=warnings)
+        *before, last = self.state.attempts
+        begins = [step for s in attempt.events.values()
+                  if (step := s.run_view.begins.get(attempt.number)) is not None]
+        if last.first_step is None and begins:
+            last = replace(last, first_step=min(begins))
+        now = replace(self.state, warnings=warnings, attempts=(*before, last))
+        new, self.state = now != self.state, now
         return new
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
@@ -512,9 +516,10 @@ class Supervisor:
         if attempt.going_on:  # else the run's end is written in a moment
             self._write()
 
-    def _request_stop(self, attempt: Attempt, *, again: bool = False) -> None:
+    def _request_stop(self, attempt: Attempt, *, again: bool = False, why: str | None = None
+                      ) -> None:
         """Tell the ranks to finish their step and save; a person's own command, what it makes of
-        the signal. `again`: it was told, and gets SIGTERM."""
+        the signal. `again`: it was told, and gets SIGTERM. `why`: the reason of the state."""
         self.stop_asked = True
         if attempt.stopping is not None:
             if again and attempt.stopping.press_on():
@@ -525,7 +530,7 @@ class Supervisor:
         attempt.late = attempt.leaving = False
         attempt.save_until = math.inf
         self._limit(attempt, self.plan.spec.run.grace)
-        self._set_state("stopping", reason=None)
+        self._set_state("stopping", reason=why)
         self._read(attempt)
         attempt.stopping.advance(attempt.children, attempt.events)
 

@@ -85,9 +85,7 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
                  f"{reason}{all_of_them}"]
     elif (room := state.made_room(now)) is not None:
         tone = tone if lines else "plain"
-        step = store.view.begins.get(state.attempt)
-        lines = [*lines, f"↻ {clean(room, 200)}, resumed {units.time_of_day(state.began, now)}"
-                 + ("" if step is None else f" at step {step:,}")]
+        lines = [*lines, f"↻ {clean(room, 300)}"]
     return lines, tone
 
 
