@@ -26,6 +26,7 @@ from gpu_engine.queue.turns import When
 from gpu_engine.runs import waiting
 from gpu_engine.runs.state import AttemptRecord
 from gpu_engine.spec.read import from_dict
+from gpu_engine.supervisor import start
 from gpu_engine.supervisor.supervise import Supervisor
 
 from ..conftest import wait_for
@@ -152,6 +153,13 @@ def test_its_time_counts_over_the_attempts_since_a_person_began_it(line):
             (1, 1000.0, "made room"), (2, 2000.0, "stopped"), (3, 3000.0, "made room"),
             (4, 4000.0, "made room")))))
     assert Supervisor(run, 0o22, way=SimpleNamespace()).limit == 600.0 - 30 - 40
+
+
+def test_however_long_it_may_train_first_others_believe_that_it_makes_room(gpus, line):  # noqa: F811
+    within = start.room_within(from_dict({"run": {"give_way": True, "give_way_after": "9d"}}))
+    with leases.acquire(paths.leases_folder(), discover().devices[:1], "77aa", gives_way=within):
+        [holder] = leases.holders(paths.leases_folder()).values()
+        assert holder.makes_room
 
 
 def test_one_that_gives_way_waits_for_another_and_keeps_nothing_from_who_does_not(line):

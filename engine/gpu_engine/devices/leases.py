@@ -38,6 +38,8 @@ VARIABLE = "GPU_PANEL_SHARED"
 """The environment variable that names another folder of all users; empty means none."""
 LONGEST = 32 << 10
 """Bytes that a lease may have."""
+LONGEST_ROOM = 86400.0
+"""Seconds for which a run that makes room is waited for at most."""
 _HELD_PATIENCE = 0.3
 """Seconds for which a device is asked for again that is held: of a process that is ending, one file
 goes a moment after the other."""
@@ -276,7 +278,7 @@ class _Said:
     shared: bool = False
     until: UnixTime | None = None
     why: str | None = None
-    gives_way: Annotated[float, Bounds(ge=0, le=86400)] | None = None
+    gives_way: Annotated[float, Bounds(ge=0, le=LONGEST_ROOM)] | None = None
 
 
 # --- the line of waiting runs ---------------------------------------------------------------------

@@ -57,10 +57,11 @@ def devices_of(plan: LaunchPlan) -> list[Device]:
 
 
 def room_within(spec: RunSpec) -> float | None:
-    """Seconds within which a run has made room for who waits for its devices; None: it makes
-    none."""
+    """Seconds within which a run has made room for who waits for its devices, at most those that
+    others believe; None: it makes none."""
     run = spec.run
-    return run.give_way_after + run.grace + _SAVING if run.give_way else None
+    return min(run.give_way_after + run.grace + _SAVING, leases.LONGEST_ROOM) \
+        if run.give_way else None
 
 
 def acquire(plan: LaunchPlan, run_id: str, waits: Callable[[str], bool]) -> leases.Leases:
