@@ -192,12 +192,13 @@ def test_where_it_could_not_make_room_it_is_refused(line):
     assert waiting.read(again.path).give_way
 
 
-def test_a_launch_that_names_its_gpu_starts_once_the_run_there_has_saved(gpus, line):  # noqa: F811
+@pytest.mark.parametrize("asked", [{"ids": ["0"]}, {"pick": 3}])
+def test_a_launch_starts_once_the_run_on_its_gpu_has_saved(asked, gpus, line):  # noqa: F811
     Path("train.py").write_text(SAVES)
     run = queue(sys.executable, "train.py", "{run.dir}", devices={"ids": ["0"]},
                 run={"give_way": True, "give_way_after": 0.0})
     wait_for(Path("begun").exists)
-    prepared = launcher.prepare(spec("true", devices={"ids": ["0"]}))
+    prepared = launcher.prepare(spec("true", devices=asked, parallel={"mode": "dp"}))
     assert any("which makes room first" in said for said in prepared.plan.warnings)
     launched = launcher.start(prepared)
     wait_for(lambda: reason(launched) == f"waits for run {run.id} to make room")
