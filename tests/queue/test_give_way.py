@@ -127,6 +127,16 @@ def test_killed_while_it_makes_room_it_waits_and_goes_on_from_what_it_had_saved(
     assert losses(run)[-1] == losses(quiet)[-1]
 
 
+def test_killed_before_its_state_says_that_it_makes_room_it_waits_and_goes_on(line):
+    run = queue("true", begin=False)
+    run.write_state(replace(run.state(), state="running", pid=None, reason=None,
+                            attempts=(AttemptRecord(1, time.time()),)))
+    assert state(run) == "queued"
+    serve.ensure()
+    over(run)
+    assert (state(run), outcomes(run)) == ("completed", ["made room", "completed"])
+
+
 def test_a_stop_while_it_makes_room_or_waits_again_ends_it(line):
     a, b = training(give_way_after=0.0), training(slot=1, give_way_after=0.0)
     wait_for(lambda: saved(a) and saved(b))
