@@ -158,11 +158,13 @@ def test_a_stop_while_it_makes_room_or_waits_again_ends_it(line):
 def test_its_time_counts_over_the_attempts_since_a_person_began_it(line):
     run = queue("true", run={"limit": 600.0, "give_way": True, "give_way_again": True},
                 begin=False)
-    run.write_state(replace(run.state(), attempts=tuple(
+    run.write_state(replace(run.state(), attempt=5, attempts=tuple(
         AttemptRecord(n, begun, begun + 10.0 * n, outcome) for n, begun, outcome in (
             (1, 1000.0, "made room"), (2, 2000.0, "stopped"), (3, 3000.0, "made room"),
             (4, 4000.0, "made room")))))
     assert Supervisor(run, 0o22, way=SimpleNamespace()).limit == 600.0 - 30 - 40
+    run.write_state(replace(run.state(), attempt=6))  # it was stopped while it waited
+    assert Supervisor(run, 0o22, way=SimpleNamespace()).limit == 600.0
 
 
 def test_however_long_it_may_train_first_others_believe_that_it_makes_room(gpus, line):  # noqa: F811

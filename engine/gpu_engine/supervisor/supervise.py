@@ -136,7 +136,7 @@ class Supervisor:
             # Slurm has begun the job again, and not a person the run: its time goes on.
             self.limit = max(self.limit - _trained(self.state.attempts, here.restarts), 1.0)
         elif self.limit and way is not None:  # nor has a person begun one again that made room
-            self.limit = max(self.limit - _before(self.state.attempts), 1.0)
+            self.limit = max(self.limit - _before(self.state), 1.0)
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
@@ -439,7 +439,7 @@ class Supervisor:
         steps = [s.view.step for s in attempt.events.values() if s.view.step is not None]
         unseen = ", counted from the start of its ranks, as no step was seen" \
             + ("" if self.printed else " (those that are printed are with --metric auto)")
-        return f"time was up after {units.clock(self.limit)}" \
+        return f"time was up after {units.clock(self.plan.spec.run.limit)}" \
             + (f" at step {min(steps):,}" if steps else "") + (unseen if self.unseen else "")
 
     def _notice(self, attempt: Attempt, *, completed: bool = False) -> bool:
@@ -623,11 +623,13 @@ def _trained(attempts: Sequence[AttemptRecord], restarts: int) -> float:
                if (a.requeued or 0) < restarts)
 
 
-def _before(attempts: Sequence[AttemptRecord]) -> float:
-    """Seconds that the last attempts took which have all made room."""
-    took = 0.0
-    for attempt in reversed(attempts):
-        if attempt.outcome != MADE_ROOM:
+def _before(state: State) -> float:
+    """Seconds that the last attempts took which have all made room, and after which no person has
+    begun it again: a stop while it waited has used up a number."""
+    took, number = 0.0, state.attempt
+    for attempt in reversed(state.attempts):
+        number -= 1
+        if (attempt.number, attempt.outcome) != (number, MADE_ROOM):
             break
         took += (attempt.ended or attempt.started) - attempt.started
     return took
