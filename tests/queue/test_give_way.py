@@ -174,6 +174,15 @@ def test_however_long_it_may_train_first_others_believe_that_it_makes_room(gpus,
         assert holder.makes_room
 
 
+def test_nobody_waits_for_those_that_share_a_device(gpus, line):  # noqa: F811
+    """None of them makes room: one that leaves alone makes none."""
+    gpu, folder = discover().devices[:1], paths.leases_folder()
+    with leases.acquire(folder, gpu, "77aa", True, gives_way=9.0), \
+            leases.acquire(folder, gpu, "99bb", True, gives_way=9.0), \
+            pytest.raises(SpecError, match=r"GPU 0 is held by run 77aa .* and run 99bb "):
+        launcher.prepare(spec("true", devices={"ids": ["0"]}))
+
+
 def test_one_that_gives_way_waits_for_another_and_keeps_nothing_from_who_does_not(line):
     run = training(give_way_after=0.0)
     wait_for(lambda: state(run) == "running")

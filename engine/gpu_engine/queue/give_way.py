@@ -107,7 +107,7 @@ class Room:
             why = "" if first is None else f"is held by {first}"
             if first is None and sample is not None and availability.in_the_way(sample):
                 why = "is not free"
-            elif first is not None and first.gives_way is not None and not first.others:
+            elif first is not None and first.makes_room:
                 whose = first.user, first.run
                 before = giving.get(whose, GivesWay(whose, (), first.since or 0.0))
                 giving[whose] = replace(before, devices=(*before.devices, device.id))
