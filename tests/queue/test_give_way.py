@@ -128,7 +128,8 @@ def test_killed_while_it_makes_room_it_waits_and_goes_on_from_what_it_had_saved(
 
 
 def test_killed_before_its_state_says_that_it_makes_room_it_waits_and_goes_on(line):
-    run = queue("true", begin=False)
+    run = queue("true", run={"give_way": True, "give_way_again": True, "give_way_back": 0.0},
+                begin=False)
     run.write_state(replace(run.state(), state="running", pid=None, reason=None,
                             attempts=(AttemptRecord(1, time.time()),)))
     assert state(run) == "queued"
