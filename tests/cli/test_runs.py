@@ -8,8 +8,10 @@ import time
 
 import pytest
 
+from gpu_engine.common import units
 from gpu_engine.runs import folder as runs
 from gpu_engine.runs.create import create_run
+from gpu_engine.runs.state import MADE_ROOM, AttemptRecord
 
 from .. import odd_runs
 from ..command_line import called
@@ -64,6 +66,23 @@ def test_what_hangs_stands_at_the_end_of_its_line():
     assert "rank 0 waits for rank 1 in all_reduce #8 (9 float) at train.py:7 in main for " \
         in said
     assert said.rstrip().endswith("rank 1 stands still at train.py:7 in main")
+
+
+def test_for_whom_a_run_made_room_stands_in_the_list_and_where_it_is_shown():
+    one, lock = create_run("toy", "", plan())
+    now = time.time()
+    attempts = (AttemptRecord(1, now - 90, now - 60, MADE_ROOM, "made room for run 3f2a of ann"),
+                AttemptRecord(2, now - 30, first_step=8120))
+    one.write_state(runs.State("running", one.id, "toy", now, pid=os.getpid(), attempt=2,
+                               attempts=attempts))
+    try:
+        said, shown = called("runs").stdout, called("show", one.id).stderr
+    finally:
+        os.close(lock)
+    words = f"made room for run 3f2a of ann at {units.time_of_day(now - 60, now)}, resumed " \
+        f"{units.time_of_day(now - 30, now)} at step 8,120"
+    assert words in said
+    assert shown.startswith(words)
 
 
 def test_steps_loss_and_best_value_stand_in_the_list(three):

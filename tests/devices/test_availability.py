@@ -286,6 +286,17 @@ def test_who_holds_what_is_said_when_there_are_too_few():
     assert "GPU 1" not in text
 
 
+def test_where_too_few_are_free_those_that_make_room_will_do_who_began_last_first():
+    looks = machine({"processes": (ALICE,)}, {}, {"processes": (ALICE,)}, {"processes": (ALICE,)})
+    leases = {f"GPU-{i}": Holder(f"GPU-{i}", run="3f2a", since=float(i), gives_way=room)
+              for i, room in ((0, 90.0), (2, 90.0), (3, None))}
+    assert [ids(freest(n, looks, leases, room=True)) for n in (1, 2, 3)] == [
+        ["1"], ["1", "2"], ["0", "1", "2"]]
+    for n, more in ((4, {"room": True}), (2, {})):
+        with pytest.raises(UserError, match=f"{n} devices are needed and 1 is free"):
+            freest(n, looks, leases, **more)
+
+
 def test_loaded_cpu_slots_are_taken_last():
     slots = [Device(f"cpu:{i}", "cpu", f"CPU core {i}", index=i) for i in range(3)]
     loads = (1.0, 0.5, 0.04)

@@ -26,11 +26,12 @@ from gpu_engine.queue.turns import When
 from gpu_engine.runs import waiting
 from gpu_engine.runs.state import AttemptRecord
 from gpu_engine.spec.read import from_dict
+from gpu_engine.supervisor import start
 from gpu_engine.supervisor.supervise import Supervisor
 
 from ..conftest import wait_for
 from ..devices.conftest import as_this_machine, standin, standin_library  # noqa: F401
-from ..e2e.kit import losses
+from ..e2e.kit import events, losses
 from .kit import over, queue, reason, spec, state
 from .test_gpus import gpus  # noqa: F401
 
@@ -95,7 +96,10 @@ def test_it_saves_for_who_waits_stands_in_line_again_and_goes_on_to_the_bit(line
     over(other, run, quiet, after)
     assert [state(r) for r in (other, run, quiet, after)] == ["completed"] * 4
     assert outcomes(run) == ["made room", "completed"]
-    assert run.state().attempts[1].started >= other.state().ended
+    again = run.state().attempts[1]
+    assert again.started >= other.state().ended
+    assert again.first_step == next(e["step"] - e["n"] + 1 for e in events(run, 0)
+                                    if e["kind"] == "step" and e["t"] > again.started)
     assert len(losses(run)) == STEPS
     assert losses(run) == losses(quiet)
     assert waiting.ids(paths.queue_folder()) == []
@@ -123,6 +127,17 @@ def test_killed_while_it_makes_room_it_waits_and_goes_on_from_what_it_had_saved(
     assert losses(run)[-1] == losses(quiet)[-1]
 
 
+def test_killed_before_its_state_says_that_it_makes_room_it_waits_and_goes_on(line):
+    run = queue("true", run={"give_way": True, "give_way_again": True, "give_way_back": 0.0},
+                begin=False)
+    run.write_state(replace(run.state(), state="running", pid=None, reason=None,
+                            attempts=(AttemptRecord(1, time.time()),)))
+    assert state(run) == "queued"
+    serve.ensure()
+    over(run)
+    assert (state(run), outcomes(run)) == ("completed", ["made room", "completed"])
+
+
 def test_a_stop_while_it_makes_room_or_waits_again_ends_it(line):
     a, b = training(give_way_after=0.0), training(slot=1, give_way_after=0.0)
     wait_for(lambda: saved(a) and saved(b))
@@ -144,11 +159,29 @@ def test_a_stop_while_it_makes_room_or_waits_again_ends_it(line):
 def test_its_time_counts_over_the_attempts_since_a_person_began_it(line):
     run = queue("true", run={"limit": 600.0, "give_way": True, "give_way_again": True},
                 begin=False)
-    run.write_state(replace(run.state(), attempts=tuple(
+    run.write_state(replace(run.state(), attempt=5, attempts=tuple(
         AttemptRecord(n, begun, begun + 10.0 * n, outcome) for n, begun, outcome in (
             (1, 1000.0, "made room"), (2, 2000.0, "stopped"), (3, 3000.0, "made room"),
             (4, 4000.0, "made room")))))
     assert Supervisor(run, 0o22, way=SimpleNamespace()).limit == 600.0 - 30 - 40
+    run.write_state(replace(run.state(), attempt=6))  # it was stopped while it waited
+    assert Supervisor(run, 0o22, way=SimpleNamespace()).limit == 600.0
+
+
+def test_however_long_it_may_train_first_others_believe_that_it_makes_room(gpus, line):  # noqa: F811
+    within = start.room_within(from_dict({"run": {"give_way": True, "give_way_after": "9d"}}))
+    with leases.acquire(paths.leases_folder(), discover().devices[:1], "77aa", gives_way=within):
+        [holder] = leases.holders(paths.leases_folder()).values()
+        assert holder.makes_room
+
+
+def test_nobody_waits_for_those_that_share_a_device(gpus, line):  # noqa: F811
+    """None of them makes room: one that leaves alone makes none."""
+    gpu, folder = discover().devices[:1], paths.leases_folder()
+    with leases.acquire(folder, gpu, "77aa", True, gives_way=9.0), \
+            leases.acquire(folder, gpu, "99bb", True, gives_way=9.0), \
+            pytest.raises(SpecError, match=r"GPU 0 is held by run 77aa .* and run 99bb "):
+        launcher.prepare(spec("true", devices={"ids": ["0"]}))
 
 
 def test_one_that_gives_way_waits_for_another_and_keeps_nothing_from_who_does_not(line):
@@ -181,12 +214,13 @@ def test_where_it_could_not_make_room_it_is_refused(line):
     assert waiting.read(again.path).give_way
 
 
-def test_a_launch_that_names_its_gpu_starts_once_the_run_there_has_saved(gpus, line):  # noqa: F811
+@pytest.mark.parametrize("asked", [{"ids": ["0"]}, {"pick": 3}])
+def test_a_launch_starts_once_the_run_on_its_gpu_has_saved(asked, gpus, line):  # noqa: F811
     Path("train.py").write_text(SAVES)
     run = queue(sys.executable, "train.py", "{run.dir}", devices={"ids": ["0"]},
                 run={"give_way": True, "give_way_after": 0.0})
     wait_for(Path("begun").exists)
-    prepared = launcher.prepare(spec("true", devices={"ids": ["0"]}))
+    prepared = launcher.prepare(spec("true", devices=asked, parallel={"mode": "dp"}))
     assert any("which makes room first" in said for said in prepared.plan.warnings)
     launched = launcher.start(prepared)
     wait_for(lambda: reason(launched) == f"waits for run {run.id} to make room")
@@ -264,6 +298,16 @@ def test_for_a_stranger_s_process_that_two_readings_have_found_at_once(room):
     assert room.ask([theirs], saved=False, began=time.time()) == "python x (pid 12) of ann"
     drawing = DeviceProcess(13, kind="graphics")
     assert room.ask([drawing], [drawing]) is None
+
+
+def test_what_may_be_its_own_is_no_stranger_s_process(room):
+    """In a container the driver may tell the machine's pids, which others have there by chance; and
+    what a command has docker run is not below the run."""
+    chance, hidden = DeviceProcess(12, command="sh"), DeviceProcess(4711, visible=False)
+    assert room.ask([chance, hidden], [chance, hidden]) is None
+    inside, ours = DeviceProcess(12, container="docker trainer"), DeviceProcess(11, run="77aa")
+    assert room.ask([inside], [inside]) is None
+    assert room.ask([inside, ours], [inside, ours]) == "a process (pid 12)"
 
 
 def test_a_launch_that_names_the_device_waits_for_it_and_is_seen(room):

@@ -285,3 +285,13 @@ def test_nothing_is_started_here_for_runs_that_wait_on_another_machine(line):
     waiting.write(run.path, replace(waiting.read(run.path), host="elsewhere"))
     assert serve.ensure() == 0
     assert waiting.ids(queue_folder()) == [run.id]
+
+
+def test_what_a_killed_supervisor_waited_for_is_not_said_of_the_next(line, monkeypatch):
+    run = queue(begin=False)
+    run.write_state(replace(run.state(), pid=os.getpid(), reason="waits for GPU 0, as was"))
+    monkeypatch.setattr(serve, "supervise", lambda run, lock: held.append(lock))
+    held: list[int] = []
+    serve.ensure()
+    assert (state(run), reason(run), run.state().pid) == ("queued", waiting.FIRST, None)
+    os.close(held[0])

@@ -131,11 +131,13 @@ def test_how_a_time_is_written(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["0.5s", "0", "-5m", "5x", "m", "", "5m5", "1.2.3s", "nan",
-                                  "1e400", "inf"])
-def test_what_is_no_time_or_too_short(text):
+                                  "1e400", "inf", "367d", 1e99])
+def test_what_is_no_time_too_short_or_longer_than_a_year(text):
+    """A state with such a time could not be read."""
     with pytest.raises(SpecError) as caught:
-        from_dict({"run": {"limit": text}})
+        from_dict({"run": {"limit": text, "give_way_after": "367d", "give_way_back": 1e99}})
     assert "run.limit" in str(caught.value)
-    assert "5m or 1h30m, at least 1 s" in str(caught.value)
+    assert "5m or 1h30m, at least 1 s and at most 366d" in str(caught.value)
+    assert str(caught.value).count("at least 0 s and at most 366d") == 2
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from gpu_engine.devices.records import Device, Inventory
     from gpu_engine.spec.host_names import HostDevices
 
-_LONGEST = 366 * 86400.0
-"""Seconds of a hold."""
 _LOOK = 1.0
 """Seconds between two looks at the lease's file."""
 _BRIEF = 0.05
@@ -62,7 +60,7 @@ def hold(count: int | None, ids: str | None, span: str | None, why: str, command
 
     there = _elsewhere(ids)  # Slurm is refused first: no option would do
     seconds = values.seconds(span) if span is not None else None
-    if span is not None and not 0 < (seconds or 0) <= _LONGEST:
+    if span is not None and not 0 < (seconds or 0) <= values.YEAR:
         raise UserError(f"--for {span}: no length of time within a year; give 90m, 4h or 2d")
     if command and command[0].startswith("-"):
         raise UserError(f"{command[0]}: hold has no such option. Devices of another machine: "

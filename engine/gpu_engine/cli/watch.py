@@ -249,12 +249,13 @@ def _report_end(follower: Follower) -> None:
 
 
 def explain(state: State) -> None:
-    """Print why the run failed: the error of the rank that failed first, with its traceback."""
+    """Print why the run is as it is: the error of the rank that failed first, with its traceback.
+    """
     if state.cause is not None:
         who = f"{state.cause.who} failed first: " if state.cause.who is not None else ""
         what = with_type(state.cause.type, state.cause.message)
         echo(clean(f"{who}{what}"), err=True)
         for text in (state.cause.traceback or "").splitlines():
             echo("  " + clean(text), err=True)
-    elif state.reason:
-        echo(clean(state.reason), err=True)
+    elif why := state.why(time.time()):
+        echo(clean(why), err=True)

@@ -118,6 +118,8 @@ _NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false",
           "none": "nothing", "any": "anything"}
 _EXACT = 1 << 53
 """The largest float of which all smaller whole numbers are floats too."""
+YEAR = 366 * 86400.0
+"""Seconds of the longest time that a person gives: a longer one is a slip."""
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _HELP = {"list": "written [1, 2]", "tuple": "written [1, 2]", "dict": "written {a = 1, b = 2}"}
 
@@ -193,7 +195,8 @@ def describe(kind: Kind) -> str:
         return "a table of " + _plural(describe(kind.args[1]), 2)
     limits = kind.bounds.describe()
     if kind.bounds.time:
-        return f"a time, as 90s, 5m or 1h30m, {limits} s"
+        most = "" if kind.bounds.le is None else f" and at most {kind.bounds.le / 86400:g}d"
+        return f"a time, as 90s, 5m or 1h30m, at least {kind.bounds.ge} s{most}"
     return f"{_NAMES[kind.name]} {limits}" if limits else _NAMES[kind.name]
 
 

@@ -174,13 +174,14 @@ class Steady:
 
 def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Holder], *,
            free: int | None = None, share: bool = False,
-           among: Collection[str] | None = None) -> list[Device]:
+           among: Collection[str] | None = None, room: bool = False) -> list[Device]:
     """Choose the `n` devices to take; returns them in the machine's order. None: all that are free
     of the model of which most are.
 
     free: only those with so many bytes of free memory. share: with `free`, those will do that are
     not free but have the memory; the most memory first. among: the ids of those that will do,
-    whoever uses them.
+    whoever uses them. room: if too few are free, those will do, too, whose runs make room for
+    others (run.give_way), of who began last first.
 
     Only free devices are chosen: cards of one model if `n` of one are free (as all ranks wait for
     the slowest), whole GPUs before MIG slices and never both, more memory first; then the least
@@ -201,6 +202,13 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
     if n is None:
         whole = [s for s in able if not s.device.is_slice]
         n = max(Counter(map(_model, whole or able)).values(), default=1)
+    since = dict[str, float]()
+    if room and len(able) < n:
+        since = {s.device.id: holder.since or 0.0 for s in newest
+                 if (holder := leases.get(key(s.device))) is not None and holder.makes_room
+                 and not (s.device.is_cpu or s.problem or s in able)
+                 and (free or 0) <= (s.device.memory_total or s.memory_total or 0)}
+        able += [s for s in newest if s.device.id in since]
     if len(able) < n:
         raise TooFew(_too_few(n, newest, states, free), "devices.pick", n, "--queue")
     able = unmixed(able, n)
@@ -212,8 +220,8 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
         cpu, share = sample.device.is_cpu, sample.utilization or 0.0
         # In steps of 64 MiB, or a driver's few MiB of difference would decide and not the index.
         used = 0 if cpu else (sample.memory_used or 0) >> 26
-        return (not states[sample.device.id].free, used, round(share, 1) if cpu else share,
-                order[sample.device.id])
+        return (not states[sample.device.id].free, -since.get(sample.device.id, 0.0), used,
+                round(share, 1) if cpu else share, order[sample.device.id])
 
     enough = [model for model, count in Counter(map(_model, able)).items() if count >= n]
     if enough:
@@ -221,7 +229,7 @@ def freest(n: int | None, snapshots: Sequence[Snapshot], leases: Mapping[str, Ho
         able = sorted((s for s in able if _model(s) == most), key=load)
     else:
         # No model has enough: of a mix, the larger memory, as the smallest limits the batch of all.
-        able.sort(key=lambda s: -_model(s)[1])
+        able.sort(key=lambda s: (s.device.id in since, -_model(s)[1]))
     return sorted((s.device for s in able[:n]), key=lambda d: order[d.id])
 
 

@@ -38,6 +38,8 @@ VARIABLE = "GPU_PANEL_SHARED"
 """The environment variable that names another folder of all users; empty means none."""
 LONGEST = 32 << 10
 """Bytes that a lease may have."""
+LONGEST_ROOM = 86400.0
+"""Seconds for which a run that makes room is waited for at most."""
 _HELD_PATIENCE = 0.3
 """Seconds for which a device is asked for again that is held: of a process that is ending, one file
 goes a moment after the other."""
@@ -78,8 +80,8 @@ class Holder:
 
     @property
     def makes_room(self) -> bool:
-        """Whether all that hold it make room for who waits for it."""
-        return None not in [each.gives_way for each in (self, *self.others)]
+        """Whether who holds it makes room for who waits for it: nobody does that shares it."""
+        return self.gives_way is not None and not self.others
 
     def __str__(self) -> str:
         if self.why is not None:
@@ -136,7 +138,7 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str | None, share: 
     With `share`, a device that another run holds is taken too. It is then not free while either run
     lives, and a later run that does not share is refused.
 
-    Where all that hold some make room (run.give_way), they are waited for. `waits`: is told so
+    Where runs hold them that make room (run.give_way), those are waited for. `waits`: is told so
     again and again, in words that follow "waits for"; returns whether to give up. `gives_way`: as
     of `Holder`.
     """
@@ -157,8 +159,7 @@ def acquire(folder: Path, devices: Iterable[Device], run_id: str | None, share: 
                             "run": run_id or "", "queue": "", "ids": [key(d) for d in wanted],
                             "cpu": all(d.is_cpu for d in wanted)}, new_name()))
                         stands, end = True, time.monotonic() + max(
-                            each.gives_way or 0.0 for first in found.values()
-                            for each in (first, *first.others))
+                            holder.gives_way or 0.0 for holder in found.values())
             except OSError as error:
                 raise UserError(f"the devices can't be leased: {error.filename or folder}: "
                                 f"{reason(error)} (with {VARIABLE} set to nothing the run starts "
@@ -276,7 +277,7 @@ class _Said:
     shared: bool = False
     until: UnixTime | None = None
     why: str | None = None
-    gives_way: Annotated[float, Bounds(ge=0, le=86400)] | None = None
+    gives_way: Annotated[float, Bounds(ge=0, le=LONGEST_ROOM)] | None = None
 
 
 # --- the line of waiting runs ---------------------------------------------------------------------

@@ -270,6 +270,7 @@ def pick(spec: RunSpec, inventory: Inventory) -> RunSpec:
     """Turn `devices.pick` into `devices.ids`: the freest by the rule of `devices.availability`. A
     spec that names no devices gets the freest one, or all that are free if its mode uses several.
 
+    Where too few are free it takes GPUs whose runs make room, and waits for that as for named ones.
     Raises TooFew saying what holds the others where there are too few, and UserError where the GPUs
     can't be used: a run that was meant for them does not begin on the processor unasked.
     """
@@ -288,6 +289,6 @@ def pick(spec: RunSpec, inventory: Inventory) -> RunSpec:
     gib = spec.devices.free_gib
     chosen = availability.freest(
         count, sampler.take_several(inventory), leases.holders(paths.leases_folder()),
-        free=None if gib is None else int(gib * (1 << 30)), share=spec.devices.share)
+        free=None if gib is None else int(gib * (1 << 30)), share=spec.devices.share, room=True)
     devices = replace(spec.devices, ids=[d.id for d in chosen], pick=None, free_gib=None)
     return replace(spec, devices=devices)

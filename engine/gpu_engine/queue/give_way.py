@@ -75,12 +75,21 @@ class Room:
 
     def _stranger(self, seen: tuple[Sample, ...]) -> str | None:
         """A process that is none of gpu-panel's and computes on the devices, in words: one that two
-        readings have found."""
+        readings have found. One that the driver hides, as from a container, is not looked for by
+        the memory that it takes: the driver says 0 of ours there, and what torch's ranks say of
+        themselves lacks what NCCL and others take, which grows at any time. A run that took its own
+        for a stranger's would make room for itself again and again."""
         if seen is self._seen or self.spec.devices.share:
             return None
         self._seen = seen
-        there = {p.pid: p for s in seen if s.device.id in self.mine for p in s.processes or ()
-                 if p.kind == "compute" and p.visible and p.run is None and p.pid != os.getpid()}
+        on = [p for s in seen if s.device.id in self.mine for p in s.processes or ()]
+        # A driver that tells a container the machine's pids: another process has our own's here.
+        told = () if not all(p.visible for p in on) else on
+        # Of a command that starts a container no process is below us: what is in one is not said to
+        # be a stranger's before one of ours was seen beside it.
+        ours = any(p.run == self.run.id for p in on)
+        there = {p.pid: p for p in told if p.kind == "compute" and p.run is None
+                 and p.pid != os.getpid() and (ours or p.container is None)}
         twice, self._strangers = self._strangers & there.keys(), frozenset(there)
         if not twice:
             return None
@@ -98,7 +107,7 @@ class Room:
             why = "" if first is None else f"is held by {first}"
             if first is None and sample is not None and availability.in_the_way(sample):
                 why = "is not free"
-            elif first is not None and first.gives_way is not None and not first.others:
+            elif first is not None and first.makes_room:
                 whose = first.user, first.run
                 before = giving.get(whose, GivesWay(whose, (), first.since or 0.0))
                 giving[whose] = replace(before, devices=(*before.devices, device.id))

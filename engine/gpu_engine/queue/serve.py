@@ -148,6 +148,10 @@ def start(run: Run) -> bool:
             or not _ours(run):
         os.close(lock)
         return False
+    with contextlib.suppress(OSError):
+        # Nor does what the last one waited for hold any more, nor is a stop for that process.
+        run.write_state(replace(recorded, pid=None, ticks=None, reason=None if
+                                recorded.state == "queued" else recorded.reason), settled=False)
     supervise(run, lock)
     return True
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from gpu_engine.code.submitted import Kept, keep
 from gpu_engine.common import paths
 from gpu_engine.common.errors import Problem, SpecError, UserError, telling
-from gpu_engine.common.values import seconds
+from gpu_engine.common.values import YEAR, seconds
 from gpu_engine.devices.records import Inventory
 from gpu_engine.interpreters import choose
 from gpu_engine.launching import environment
@@ -47,7 +47,6 @@ from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_toml
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
-_LONGEST = 366 * 86400.0
 _KEPT = 30.0
 """Seconds for which what was seen of hosts holds."""
 
@@ -67,7 +66,7 @@ def moment(text: str, now: float) -> float:
             found = dt.datetime.fromisoformat(words).timestamp()
     why = "no time that is understood; give 22:00, +90m, or 2026-11-23 22:00" if found is None \
         else "that has passed" if found < now - 60 \
-        else "that is more than a year away" if found > now + _LONGEST else None
+        else "that is more than a year away" if found > now + YEAR else None
     if found is None or why is not None:
         raise UserError(f"--begin {text}: {why}")
     return found

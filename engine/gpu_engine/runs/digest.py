@@ -273,7 +273,7 @@ def of(run: Run, state: State | None = None, before: Digest | None = None) -> Di
     now: dict[str, Any] = {
         "state": state.state, "preset": state.name, "created": state.created,
         "started": state.started, "ended": state.ended, "seconds": state.took(time.time()),
-        "reason": state.reason, "warnings": tuple(one.message for one in state.warnings),
+        "reason": state.why(time.time()), "warnings": tuple(one.message for one in state.warnings),
         "spans": tuple((a.started, a.ended) for a in state.attempts)}
     if before is not None:
         return replace(before, **now)

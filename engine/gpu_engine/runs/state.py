@@ -97,6 +97,8 @@ class AttemptRecord:
     reason: str | None = None
     changed: tuple[str, ...] = ()
     """The settings that differ from the attempt before, as `key=value`."""
+    first_step: Whole | None = None
+    """Of one after the first: the step with which it went on; None: not known (yet)."""
     requeued: Whole | None = None
     """In a Slurm job: how often that had been requeued when this attempt began; else None."""
 
@@ -178,12 +180,21 @@ class State:
         return sum(known) if known else None
 
     def made_room(self, now: float) -> str | None:
-        """For whom the last attempt that has ended made room, and when: "made room for run 3f2a of
-        ann at 09:02"; None: it did not. `now`: Unix seconds."""
+        """For whom the last attempt that has ended made room, when, and from where it went on:
+        "made room for run 3f2a of ann at 09:02, resumed 13:40 at step 8,120"; None: it did not.
+        `now`: Unix seconds."""
         last = next((a for a in reversed(self.attempts) if a.outcome is not None), None)
         if last is None or last.outcome != MADE_ROOM:
             return None
-        return f"{last.reason} at {units.time_of_day(last.ended or last.started, now)}"
+        text = f"{last.reason} at {units.time_of_day(last.ended or last.started, now)}"
+        if (on := self.attempts[-1]) is last:
+            return text
+        return f"{text}, resumed {units.time_of_day(on.started, now)}" + (
+            "" if on.first_step is None else f" at step {on.first_step:,}")
+
+    def why(self, now: float) -> str | None:
+        """The reason of its state; of a run that goes on after it made room, for whom it did."""
+        return self.reason or (self.made_room(now) if self.live else None)
 
     def left(self, steps: float | None, now: float) -> float | None:
         """The seconds that are left at `now`, Unix seconds, if its `steps` take that long: less

@@ -188,8 +188,11 @@ def line(folder: Path) -> dict[str, Entry]:
 def judge(recorded: State, run: Path, *, held: bool) -> State | None:
     """The state of a run that waits, with the reason; None if it does not wait. `held`: whether
     somebody holds its lock."""
-    entry = read(run) if recorded.state in ("queued", "starting", "stopping") else None
-    if entry is None or entry.at_once or (recorded.state == "stopping" and held):
+    entry = read(run) if recorded.live else None
+    if entry is None or entry.at_once or (recorded.state in ("running", "stopping") and held):
+        return None
+    # One that makes room stands in the line again a moment before its state says so.
+    if recorded.state == "running" and not entry.give_way:
         return None
     if held:
         return recorded if recorded.reason or recorded.pid else replace(recorded, reason=FIRST)

@@ -18,14 +18,15 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
 from gpu_engine.common.errors import Problem, SpecError
-from gpu_engine.common.values import Bounds, Kind, OneOf, kind_of
+from gpu_engine.common.values import YEAR, Bounds, Kind, OneOf, kind_of
 from gpu_engine.spec import modes
 
 Count = Annotated[int, Bounds(ge=1)]
 Whole = Annotated[int, Bounds(ge=0)]
 Port = Annotated[int, Bounds(ge=0, le=65535)]
 NotNegative = Annotated[float, Bounds(ge=0)]
-Time = Annotated[float, Bounds(ge=1, time=True)]
+Time = Annotated[float, Bounds(ge=1, le=YEAR, time=True)]
+Delay = Annotated[float, Bounds(ge=0, le=YEAR, time=True)]
 Positive = Annotated[float, Bounds(gt=0)]
 Bounded = Annotated[float, Bounds(gt=0, le=10**6)]
 
@@ -204,17 +205,17 @@ class ProcessSpec:
     """In the queue: take devices that are free, and make room for whoever else wants them: runs
     that don't give way, a hold, a process that is not ours. It saves, waits, and goes on where it
     was."""
-    give_way_after: Annotated[float, Bounds(ge=0, time=True)] = 300.0
-    """How long a run that gives way may train first: 90s, 5m. Once it has saved it makes room at
-    once; for a process that is not ours always."""
-    give_way_back: Annotated[float, Bounds(ge=0, time=True)] = 60.0
+    give_way_after: Delay = 300.0
+    """How long after each start a run that gives way makes no room unless it has saved since: 90s,
+    5m. For a process that is not ours it always does."""
+    give_way_back: Delay = 60.0
     """How long its devices must have been free before a run that made room goes on: 90s, 5m."""
     give_way_again: bool = False
     """A command that begins anew each time it gives way: it does not go on by itself from what it
     has in {run.dir}."""
     grace: NotNegative = 60.0
     """Seconds that ranks get to stop by themselves before they are killed."""
-    grace_most: Annotated[float, Bounds(ge=0, time=True)] = 600.0
+    grace_most: Delay = 600.0
     """How long a command of your own that still writes, as in saving, may go on beyond run.grace:
     90s, 10m. A task's checkpoint may be finished as long as it grows."""
     stop_signal: Literal["SIGINT", "SIGTERM", "SIGUSR1"] = "SIGINT"

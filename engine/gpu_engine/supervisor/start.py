@@ -36,7 +36,8 @@ PATIENCE = 2.0
 PATIENCE_AGAIN = 10.0
 """The same after our own ranks have died there: the driver takes time to free their memory."""
 _SAVING = 60.0
-"""Seconds that a checkpoint may take beyond run.grace before others no longer count on its end."""
+"""Seconds that a task's checkpoint may take beyond run.grace before others no longer count on its
+end."""
 
 _FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
             "GROUP_WORLD_SIZE", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
@@ -57,10 +58,12 @@ def devices_of(plan: LaunchPlan) -> list[Device]:
 
 
 def room_within(spec: RunSpec) -> float | None:
-    """Seconds within which a run has made room for who waits for its devices; None: it makes
-    none."""
+    """Seconds within which a run has made room for who waits for its devices, at most those that
+    others believe; None: it makes none."""
     run = spec.run
-    return run.give_way_after + run.grace + _SAVING if run.give_way else None
+    saving = run.grace_most if spec.task.command else _SAVING
+    return min(run.give_way_after + run.grace + saving, leases.LONGEST_ROOM) \
+        if run.give_way else None
 
 
 def acquire(plan: LaunchPlan, run_id: str, waits: Callable[[str], bool]) -> leases.Leases:

@@ -136,7 +136,7 @@ class Supervisor:
             # Slurm has begun the job again, and not a person the run: its time goes on.
             self.limit = max(self.limit - _trained(self.state.attempts, here.restarts), 1.0)
         elif self.limit and way is not None:  # nor has a person begun one again that made room
-            self.limit = max(self.limit - _before(self.state.attempts), 1.0)
+            self.limit = max(self.limit - _before(self.state), 1.0)
 
     def supervise(self, leases: Leases | None = None) -> State:
         """Run attempts until one completes or is stopped, or no restart is left. Returns the final
@@ -416,8 +416,7 @@ class Supervisor:
             return
         log.info("it makes room for %s", whom)
         self.room_for = whom
-        self._request_stop(attempt)
-        self._set_state("stopping", reason=f"{MAKES_ROOM}{whom}")
+        self._request_stop(attempt, why=f"{MAKES_ROOM}{whom}")
 
     def _look_beside(self, attempt: Attempt) -> None:
         """End the attempt once another node has failed it: its ranks wait for those in vain, with
@@ -440,7 +439,7 @@ class Supervisor:
         steps = [s.view.step for s in attempt.events.values() if s.view.step is not None]
         unseen = ", counted from the start of its ranks, as no step was seen" \
             + ("" if self.printed else " (those that are printed are with --metric auto)")
-        return f"time was up after {units.clock(self.limit)}" \
+        return f"time was up after {units.clock(self.plan.spec.run.limit)}" \
             + (f" at step {min(steps):,}" if steps else "") + (unseen if self.unseen else "")
 
     def _notice(self, attempt: Attempt, *, completed: bool = False) -> bool:
@@ -449,8 +448,13 @@ class Supervisor:
         warnings = ranks.notices_of(
             attempt.events, losses=goes_on or not self.is_task, completed=completed,
             shell=own_command.in_shell(self.plan.spec.task.command or ()))
-        new = warnings != self.state.warnings
-        self.state = replace(self.state, warnings=warnings)
+        *before, last = self.state.attempts
+        begins = [step for s in attempt.events.values()
+                  if (step := s.run_view.begins.get(attempt.number)) is not None]
+        if last.first_step is None and begins:
+            last = replace(last, first_step=min(begins))
+        now = replace(self.state, warnings=warnings, attempts=(*before, last))
+        new, self.state = now != self.state, now
         return new
 
     def _wait(self, attempt: Attempt) -> tuple[int, int] | None:
@@ -512,9 +516,10 @@ class Supervisor:
         if attempt.going_on:  # else the run's end is written in a moment
             self._write()
 
-    def _request_stop(self, attempt: Attempt, *, again: bool = False) -> None:
+    def _request_stop(self, attempt: Attempt, *, again: bool = False, why: str | None = None
+                      ) -> None:
         """Tell the ranks to finish their step and save; a person's own command, what it makes of
-        the signal. `again`: it was told, and gets SIGTERM."""
+        the signal. `again`: it was told, and gets SIGTERM. `why`: the reason of the state."""
         self.stop_asked = True
         if attempt.stopping is not None:
             if again and attempt.stopping.press_on():
@@ -525,7 +530,7 @@ class Supervisor:
         attempt.late = attempt.leaving = False
         attempt.save_until = math.inf
         self._limit(attempt, self.plan.spec.run.grace)
-        self._set_state("stopping", reason=None)
+        self._set_state("stopping", reason=why)
         self._read(attempt)
         attempt.stopping.advance(attempt.children, attempt.events)
 
@@ -618,11 +623,13 @@ def _trained(attempts: Sequence[AttemptRecord], restarts: int) -> float:
                if (a.requeued or 0) < restarts)
 
 
-def _before(attempts: Sequence[AttemptRecord]) -> float:
-    """Seconds that the last attempts took which have all made room."""
-    took = 0.0
-    for attempt in reversed(attempts):
-        if attempt.outcome != MADE_ROOM:
+def _before(state: State) -> float:
+    """Seconds that the last attempts took which have all made room, and after which no person has
+    begun it again: a stop while it waited has used up a number."""
+    took, number = 0.0, state.attempt
+    for attempt in reversed(state.attempts):
+        number -= 1
+        if (attempt.number, attempt.outcome) != (number, MADE_ROOM):
             break
         took += (attempt.ended or attempt.started) - attempt.started
     return took

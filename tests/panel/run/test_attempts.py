@@ -87,7 +87,9 @@ async def test_who_made_room_says_for_whom_when_and_where_it_went_on(tmp_path):
     for rank in (0, 1):
         run.start(rank, at=60, attempt=2)
         run.steps(rank, 80, 99, at=61)
-    run.state("running", attempt=2, attempts=(room, AttemptRecord(2, T0 + 54)))
+    # Whatever has failed before that.
+    run.state("running", attempt=2, attempts=(
+        replace(FIRST, number=0), room, AttemptRecord(2, T0 + 54, first_step=80)))
     async with watched(run, at=62) as (pilot, app):
         await settled(pilot, lambda s: s.view.begins and reached(1, 99)(s))
         clock = time.strftime("%H:%M", time.localtime(T0 + 50))

@@ -76,18 +76,17 @@ def banner(store: RunStore, now: float) -> tuple[list[str], str]:
     lines, tone = _of_live_run(store, state, now)
     before = [a for a in state.attempts
               if a.outcome in ("failed", "lost") and a.number < state.attempt]
-    if before:  # an attempt that goes on hides why the one before has failed
+    room = state.made_room(now)
+    if room is None and before:  # an attempt that goes on hides why the one before has failed
         last = before[-1]
         reason = clean((last.reason or "for an unknown reason").partition("; last ")[0], 120)
         all_of_them = f" (i: all {len(state.attempts)})" if len(before) > 1 else ""
         tone = tone if lines else "plain"
         lines = [*lines, f"↻ attempt {state.attempt}; attempt {last.number} {last.outcome}: "
                  f"{reason}{all_of_them}"]
-    elif (room := state.made_room(now)) is not None:
+    elif room is not None:
         tone = tone if lines else "plain"
-        step = store.view.begins.get(state.attempt)
-        lines = [*lines, f"↻ {clean(room, 200)}, resumed {units.time_of_day(state.began, now)}"
-                 + ("" if step is None else f" at step {step:,}")]
+        lines = [*lines, f"↻ {clean(room, 300)}"]
     return lines, tone
 
 
