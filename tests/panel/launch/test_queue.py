@@ -166,6 +166,7 @@ OPTIONS = {
     "after": "--after {first}", "begin": "--begin '{later} 03:04'", "priority": "--priority 3",
     "grid": "--grid lr=1,2 --grid run.grace=5,6", "repeat": "--repeat 2 --set train.seed=4",
     "stop_worse": "--grid lr=1,2,3,4 --stop-worse", "halving": "--grid lr=1,2,3,4 --halving 2",
+    "asha": "--grid lr=1,2,3,4 --asha 2",
     "tries": "--grid lr=1,2,3,4 --tries 2", "give_way": "--give-way --give-way-again",
     "give_way_again": "--give-way-again"}
 REFUSED = {"detach": "--detach", "as_json": "--json", "quiet": "-q", "no_notify": "--no-notify",
