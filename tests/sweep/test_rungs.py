@@ -292,6 +292,21 @@ def test_those_that_go_on_come_before_the_new_ones(home, monkeypatch):
         assert line[2:] == [run.id for run in made.runs[4:]]
 
 
+def test_with_asha_too_one_comes_to_the_end_where_others_fail(home, monkeypatch):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=1,2,3,4", train={"steps": 9}, run={"halving": 2, "asha": True})
+    first, second, third, fourth = made.runs
+    for run, *bests in ((first, 3.0, 3.0), (second, 4.0), (third, 2.0), (fourth,)):
+        ended(run, [], state="stopped" if bests else "failed")
+        run.write_state(replace(run.state(), rungs=tuple(
+            Rung(share, 1.0, 2, best, 1)
+            for share, best in zip((0.25, 0.5), bests, strict=False))))
+    for goes_on in (third, first):  # the first of all only once the third has failed
+        assert group.go_on(group.find(made.id), set(), {}, whole=True)
+        assert [w.run for w in serve.line()] == [goes_on]
+        ended(goes_on, [], state="failed")
+
+
 def test_on_hosts_too_though_everybody_who_watches_is_killed(hosts, tmp_path, monkeypatch):
     """The best goes on where it was: the others' hosts have nothing of it."""
     monkeypatch.chdir(tmp_path)

@@ -291,15 +291,16 @@ def go_on(found: Group, unable: set[str], still: dict[str, Followed], *, whole: 
     states = {run.id: run.state() for run, _ in ours}
     for run, _ in ours:
         still.setdefault(run.id, Followed(run))(states[run.id])
-    # Where some have failed, fewer than are to pass were in the best of those that got there.
-    next_up = {name for early in {asha, not whole} for name in due(
-        states, ours[0][1].of, factor, largest=by.largest, asha=early)}
+    of = ours[0][1].of
+    next_up = due(states, of, factor, largest=by.largest, asha=True) if asha else []
+    if whole and not next_up:  # with asha: some have failed, so fewer got there than were to
+        next_up = due(states, of, factor, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
     if asha and done.runs:
         serve.put_ahead(done.runs, found.id)
     for text in done.trouble:
         log.error("%s", text)
-    unable |= next_up - {run.id for run in done.runs}
+    unable |= {*next_up} - {run.id for run in done.runs}
     return bool(next_up) or any(state.live for state in states.values())
 
 
