@@ -104,7 +104,7 @@ def main(folder: Path, sweep: str, fd: int) -> int:
                 return 0
             if all(run.supervised() for run in waits()):
                 lock = waiting.sweep_lock(folder, sweep)
-                for file in (lock, lock.with_suffix(".log")):
+                for file in (lock, lock.with_suffix(".log"), waiting.search_file(folder, sweep)):
                     file.unlink(missing_ok=True)
                 return 0
         time.sleep(_INTERVAL * (1 + random.random() / 2))

@@ -297,7 +297,8 @@ def go_on(found: Group, unable: set[str], still: dict[str, Followed], *, whole: 
         next_up = due(states, of, factor, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
     if asha and done.runs:
-        serve.put_ahead(done.runs, found.id)
+        with contextlib.suppress(UserError):  # one was stopped meanwhile
+            serve.put_ahead(done.runs, found.id)
     for text in done.trouble:
         log.error("%s", text)
     unable |= {*next_up} - {run.id for run in done.runs}
