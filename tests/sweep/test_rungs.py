@@ -4,6 +4,7 @@ rest until the best go on (run.halving)."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -276,6 +277,27 @@ def test_with_asha_the_best_so_far_go_on_while_others_have_not_begun(
         ("completed", 2, None),
         ("stopped", 1, "rests at step 45 until it is in the best 1/2 of those that got there"),
         ("completed", 2, None)]
+
+
+def test_in_a_search_those_go_on_that_the_rule_says_before_the_next_is_asked_for(
+        home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prints.py").write_text(PRINTS)
+    ident = json.loads(called(
+        "run", "--devices", "cpu:0", "--metric", r"val: (\S+)", "--set", "run.best=min:val",
+        "--set", "train.steps=90", "--grid", "lr=0.5..9", "--tries", "5", "--search", "tpe",
+        "--asha", "2", "--json", "--", sys.executable, "prints.py", "--lr=1", "24,46", "{steps}",
+        ).stdout)["id"]
+    lock = waiting.sweep_lock(paths.queue_folder(), ident)
+    wait_for(lambda: not lock.exists())
+    found = [(run.id, run.state()) for run, _ in group.find(ident).members]
+    assert len(found) == 5
+    for level in range(2):
+        came = sorted((s.rungs[level].t, s.rungs[level].best, name) for name, s in found
+                      if len(s.rungs) > level)
+        best = {name for many in range(1, len(came) + 1)
+                for _, name in sorted(one[1:] for one in came[:many])[:many // 2]}
+        assert best == {name for name, s in found if s.attempt > level + 1} != set()
 
 
 def test_those_that_go_on_come_before_the_new_ones(home, monkeypatch):
