@@ -281,17 +281,18 @@ def go_on(found: Group, unable: set[str], still: dict[str, Followed], *, whole: 
     from gpu_engine.places.verbs import Followed
     from gpu_engine.queue import serve
 
-    ours = [(run, m) for run, m in found.members
-            if trust.started_here(run.path) and run.id not in unable]
-    spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()
+    first = next((run for run, _ in found.members if trust.started_here(run.path)), None)
+    spec = from_dict(attempts.read_spec(first)) if first is not None else RunSpec()
     factor, asha = spec.run.halving, spec.run.asha
     if factor is None or not (whole or asha):
         return False
+    ours = [(run, m) for run, m in found.members
+            if trust.started_here(run.path) and run.id not in unable]
     by = compared_by(spec.run.best or spec.train.best, ())
     states = {run.id: run.state() for run, _ in ours}
     for run, _ in ours:
         still.setdefault(run.id, Followed(run))(states[run.id])
-    of = ours[0][1].of
+    of = found.members[0][1].of
     next_up = due(states, of, factor, largest=by.largest, asha=True) if asha else []
     if whole and not next_up:  # with asha: some have failed, so fewer got there than were to
         next_up = due(states, of, factor, largest=by.largest)
