@@ -136,7 +136,7 @@ async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is
             line = await dialog(pilot)
             assert "It waits for 1" in words(pilot)
             for name, about in (("-n", "the N freest devices"), ("--begin", "as 22:00, +90m"),
-                                (MORE, "--halving N, --set KEY=VALUE, --mode")):
+                                (MORE, "--asha N, --set KEY=VALUE, --mode")):
                 line[name].focus()
                 await until(pilot, lambda about=about: about in words(pilot))
             assert "--detach" not in words(pilot)
