@@ -51,7 +51,8 @@ CELLS = [
     (HERE, "run.stop_worse=true", 0, f"run.stop_worse has no effect {OUTSIDE}"),
     (QUEUE, "run.halving=3", 0, f"run.halving has no effect {OUTSIDE}"),
     (SWEEP, "run.stop_worse=true run.sync=send", 0, "run.sync has no effect on this machine"),
-    (SWEEP, "run.halving=2", 0, None),
+    (SWEEP, "run.halving=2 run.asha=true", 0, None),
+    (SWEEP, "run.asha=true", 0, "run.asha has no effect without run.halving"),
     (HOST, "run.host_wait=9 run.limit=9s run.log_mb=1", 0, "run.host_wait has no effect without "
                                                            "train.restarts"),
     (HOST, "parallel.node_rank=1 run.host_wait=9 train.restarts=1", 0, "parallel.node_rank has no "

@@ -4,6 +4,7 @@ rest until the best go on (run.halving)."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -101,6 +102,22 @@ def test_the_best_go_on_until_the_last_rung_and_each_rests_once_at_each(order, o
     assert of // factor ** len(passed) == 0
 
 
+@pytest.mark.parametrize(("members", "on"), [
+    ([at("stopped", 5.0), at("running"), at("queued")], []),
+    ([at("stopped", 5.0), at("stopped", 6.0), at("running"), at("stopped", 7.0)], [0]),
+    # The one that went on is not of the best two of six any more, and is not taken back.
+    ([at("queued", 5.0, attempt=2), *[at("stopped", b) for b in (6.0, 7.0, 4.0, 3.0, 8.0)],
+      at("running")], [3, 4]),
+    # The failed one got there, too. At the second rung three have been.
+    ([at("failed", 1.0), at("stopped", 2.0), at("stopped", 3.0), at("running", 2.5, 2.5, attempt=3),
+      at("stopped", 2.6, 2.6), at("stopped", 2.7, 2.4)], [1, 5]),
+    ([at("stopped", None), at("stopped", None), at("stopped", None), at("running")], []),
+    ([at("stopped", 1.0), at("running", 1.0, attempt=2), at("stopped", 1.0), at("queued")], [])])
+def test_with_asha_whoever_is_in_the_best_third_so_far(members, on):
+    named = {str(number): state for number, state in enumerate(members)}
+    assert sorted(due(named, 9, 3, largest=False, asha=True)) == list(map(str, on))
+
+
 def rung_of(run: Run, step: int | None = 10**6, **state) -> Rung | None:
     rungs = Rungs.of(run)
     return rungs and rungs(replace(run.state(), **state), [RankView(0, at_step=step)])
@@ -175,10 +192,12 @@ def test_a_limit_is_a_budget_too_and_values_count_as_they_were_then(monkeypatch,
 
 
 PRINTS = """
-import os, signal, sys
+import os, signal, sys, time
 lr, at, own = float(sys.argv[1][5:]), sys.argv[2].split(","), os.environ["GPU_PANEL_RUN"] + "/own"
 done = int(open(own).read()) if os.path.exists(own) else 0
 try:
+    while os.path.exists(f"hold{lr}"):
+        time.sleep(0.05)
     for step in range(done + 1, 91):
         print(f"step {step} val: {lr + 1 / step}", flush=True)
         if str(step) in at and (lr > 4 or at[1:]):
@@ -241,6 +260,73 @@ def test_nine_runs_rest_and_the_best_go_on_from_where_they_were(home, tmp_path, 
     assert states[1].reason == "rests at step 30 for the best 1 of 9 to go on"
     steps = [line.split()[1] for line in made.runs[4].log(0).read_text().splitlines()]
     assert [step for step in steps if step.isdigit()] == list(map(str, range(1, 91)))
+
+
+@PLACES
+def test_with_asha_the_best_so_far_go_on_while_others_have_not_begun(
+        hosts, devices, tmp_path, monkeypatch):
+    """Of the first two the better one, which is then no more the best of three."""
+    monkeypatch.chdir(tmp_path)
+    Path("hold1.0").touch()
+    made = printing(tmp_path, "lr=2,3,1", "46,91", devices, halving=2, asha=True)
+    wait_for(lambda: made.runs[0].state().attempt == 2)
+    Path("hold1.0").unlink()
+    lock = waiting.sweep_lock(paths.queue_folder(), made.id)
+    wait_for(lambda: not lock.exists())
+    assert [(s.state, s.attempt, s.reason) for s in (run.state() for run in made.runs)] == [
+        ("completed", 2, None),
+        ("stopped", 1, "rests at step 45 until it is in the best 1/2 of those that got there"),
+        ("completed", 2, None)]
+
+
+def test_in_a_search_those_go_on_that_the_rule_says_before_the_next_is_asked_for(
+        home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prints.py").write_text(PRINTS)
+    ident = json.loads(called(
+        "run", "--devices", "cpu:0", "--metric", r"val: (\S+)", "--set", "run.best=min:val",
+        "--set", "train.steps=90", "--grid", "lr=0.5..9", "--tries", "5", "--search", "tpe",
+        "--asha", "2", "--json", "--", sys.executable, "prints.py", "--lr=1", "24,46", "{steps}",
+        ).stdout)["id"]
+    lock = waiting.sweep_lock(paths.queue_folder(), ident)
+    wait_for(lambda: not lock.exists())
+    found = [(run.id, run.state()) for run, _ in group.find(ident).members]
+    assert len(found) == 5
+    for level in range(2):
+        came = sorted((s.rungs[level].t, s.rungs[level].best, name) for name, s in found
+                      if len(s.rungs) > level)
+        best = {name for many in range(1, len(came) + 1)
+                for _, name in sorted(one[1:] for one in came[:many])[:many // 2]}
+        assert best == {name for name, s in found if s.attempt > level + 1} != set()
+
+
+def test_those_that_go_on_come_before_the_new_ones(home, monkeypatch):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=1,2,3,4,5,6", train={"steps": 9}, run={"halving": 2, "asha": True})
+    for run, value in zip(made.runs[:4], (3.0, 4.0, 2.0, 5.0), strict=True):
+        ended(run, [], state="stopped")
+        keep(run, Rung(0.25, 1.0, 2, value), "stopped")
+    found = group.find(made.id)
+    for _ in range(2):
+        assert group.go_on(found, set(), {}, whole=False)
+        line = [w.run.id for w in serve.line()]
+        assert {*line[:2]} == {made.runs[0].id, made.runs[2].id}
+        assert line[2:] == [run.id for run in made.runs[4:]]
+
+
+def test_with_asha_too_one_comes_to_the_end_where_others_fail(home, monkeypatch):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=1,2,3,4", train={"steps": 9}, run={"halving": 2, "asha": True})
+    first, second, third, fourth = made.runs
+    for run, *bests in ((first, 3.0, 3.0), (second, 4.0), (third, 2.0), (fourth,)):
+        ended(run, [], state="stopped" if bests else "failed")
+        run.write_state(replace(run.state(), rungs=tuple(
+            Rung(share, 1.0, 2, best, 1)
+            for share, best in zip((0.25, 0.5), bests, strict=False))))
+    for goes_on in (third, first):  # the first of all only once the third has failed
+        assert group.go_on(group.find(made.id), set(), {}, whole=True)
+        assert [w.run for w in serve.line()] == [goes_on]
+        ended(goes_on, [], state="failed")
 
 
 def test_on_hosts_too_though_everybody_who_watches_is_killed(hosts, tmp_path, monkeypatch):
@@ -373,6 +459,9 @@ def test_the_options_are_for_a_sweep(home):
     done = called("run", "--stop-worse", "--devices", "cpu:0", "--", "true")
     assert done.returncode == 2
     assert "go with --grid or --repeat" in done.stderr
-    shown = called("plan", "--halving", "2", "--limit", "9s", "--devices", "cpu:0", "--grid",
+    both = called("plan", "--halving", "2", "--asha", "2", "--grid", "lr=1,2", "--", "true")
+    assert "give one of them" in both.stderr
+    shown = called("plan", "--asha", "2", "--limit", "9s", "--devices", "cpu:0", "--grid",
                    "lr=1,2", "--json", "--", "true", "--lr", "1").stdout
     assert '"halving": 2' in shown
+    assert '"asha": true' in shown

@@ -222,13 +222,26 @@ def test_where_it_can_not_ask_it_says_why_and_asks_again_later(home, monkeypatch
     assert read(paths.queue_folder(), found.id).why is None
 
 
+def test_where_what_decides_is_never_recorded_it_asks_for_no_more(home, monkeypatch):
+    found = begun(monkeypatch, "train.lr=log:1e-4..1e-1", tries=40, train={"best": "max:acc"})
+    asker = search.Asker(paths.queue_folder(), found.id)
+    asks = []
+    while asks[-3:] != [True, True, False]:
+        ended(group.find(found.id).members[-1][0], [1.0])
+        asks.append(asker(room=True))
+    assert len(asks) == 4 + 3
+    assert "all 5 tries are done and none has recorded acc" in called("sweep", found.id).stdout
+
+
 @pytest.mark.parametrize(("words", "says"), [
     (("--search", "cma", "--tries", "9"), "keeps a state of its own"),
     (("--search", "bohb", "--tries", "9"), "there is tpe"),
     (("--search", "tpe"), "--tries 40"),
     (("--search", "tpe", "--tries", "9"), "which value decides: --set run.best=min:acc"),
     (("--search", "tpe", "--tries", "9", "--grid", "devices.ids=cpu:0,cpu:1"),
-     "can't be searched")])
+     "can't be searched"),
+    (("--search", "tpe", "--tries", "9", "--set", "run.best=max:acc", "--repeat", "3"),
+     "launched:\n  train.seed: --repeat 3 has no effect, as the command python train.py --lr")])
 def test_a_search_that_can_not_be_is_refused(words, says, home):
     done = called("run", "--devices", "cpu:0", "--metric", r"acc: (\S+)", "--grid", "lr=1..9",
                   *words, "--", "python", "train.py", "--lr", "1")

@@ -206,6 +206,9 @@ def _name_of(command: list[str]) -> str:
 def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: add the options that make a sweep, which the function hands to `sweep_of`."""
     function = click.option(
+        "--asha", type=click.IntRange(2), metavar="N",
+        help="Short for --set run.halving=N --set run.asha=true.")(function)
+    function = click.option(
         "--halving", type=click.IntRange(2), metavar="N",
         help="Short for --set run.halving=N.")(function)
     function = click.option(
@@ -228,18 +231,19 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def members_of(choice: SpecChoice, *, grid: Sequence[str], repeat: int, stop_worse: bool,
-               halving: int | None, tries: int | None = None) -> list[Member]:
+               halving: int | None, asha: int | None, tries: int | None = None
+               ) -> list[Member]:
     """The members of the sweep that the options ask for; none if they ask for no sweep. Raises
     SpecError."""
     if not grid and repeat == 1:
-        if stop_worse or halving:
-            raise click.UsageError("--stop-worse and --halving go with --grid or --repeat")
+        if stop_worse or halving or asha:
+            raise click.UsageError("--stop-worse, --halving and --asha go with --grid or --repeat")
         if tries:
             raise click.UsageError("--tries goes with --grid, whose values are tried")
         return []
     from gpu_engine.sweep.grid import members
 
-    made = members(*_varied(choice, grid, stop_worse, halving), repeat, tries)
+    made = members(*_varied(choice, grid, stop_worse, halving, asha), repeat, tries)
     return [replace(m, spec=spec) for m, spec in zip(made, _held([m.spec for m in made]))]
 
 
@@ -256,19 +260,23 @@ def sweep_of(choice: SpecChoice, *, search: str | None, **options: Any
                         "--tries alone, which draws at random")
     from gpu_engine.sweep import search as searching
 
-    varied = _varied(choice, options["grid"], options["stop_worse"], options["halving"])
+    varied = _varied(choice, options["grid"], options["stop_worse"], options["halving"],
+                     options["asha"])
     made = searching.made(search, *varied, options["tries"], options["repeat"])
     asks, first = searching.first(made, choice.base)
     return first, asks
 
 
-def _varied(choice: SpecChoice, grid: Sequence[str], stop_worse: bool, halving: int | None
-            ) -> tuple[RunSpec, list[Axis]]:
+def _varied(choice: SpecChoice, grid: Sequence[str], stop_worse: bool, halving: int | None,
+            asha: int | None) -> tuple[RunSpec, list[Axis]]:
     """The spec of a sweep, and what varies. Raises SpecError."""
     from gpu_engine.sweep.grid import parse
 
+    if halving and asha:
+        raise click.UsageError("--asha is --halving that waits for nobody: give one of them")
     run, whole = choice.spec.run, spelled_out(grid, choice.spec)
-    run = replace(run, stop_worse=stop_worse or run.stop_worse, halving=halving or run.halving)
+    run = replace(run, stop_worse=stop_worse or run.stop_worse,
+                  halving=halving or asha or run.halving, asha=asha is not None or run.asha)
     return replace(choice.spec, run=run), [parse(text) for text in whole]
 
 

@@ -47,7 +47,8 @@ PLACES = {
 """By place; what is in none of these rows has its effect everywhere."""
 NEEDS = {"run.limit_from": "run.limit", "run.host_wait": "train.restarts",
          "train.lr_reference_batch": "train.lr_scale", "run.give_way_after": "run.give_way",
-         "run.give_way_back": "run.give_way", "run.give_way_again": "run.give_way"}
+         "run.give_way_back": "run.give_way", "run.give_way_again": "run.give_way",
+         "run.asha": "run.halving"}
 """Keys that change another one, and have no effect without it."""
 _NO_ROOM = {
     _HERE: "a run makes room from the queue, in which it then waits again: add --queue (in the "
@@ -55,7 +56,7 @@ _NO_ROOM = {
     _HOSTS: "a run makes room in the queue of its own machine: queue it there, or leave this out",
     SLURM: "on Slurm a job makes room by its QOS, where that is preempted with REQUEUE: leave this "
            "out, and take -o qos=…"}
-IN_SWEEP = ("run.stop_worse", "run.halving")
+IN_SWEEP = ("run.stop_worse", "run.halving", "run.asha")
 
 
 def refused(spec: RunSpec, place: str, *, by: str = "") -> list[Problem]:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +70,14 @@ def move(run: Run, to: str) -> None:
             _place(run, priority=max(own, others[0].priority), number=others[0].number - 1)
         else:
             _place(run, priority=min(own, others[-1].priority), number=behind)
+
+
+def put_ahead(runs: Sequence[Run], sweep: str) -> None:
+    """Put members of a sweep that wait ahead of those of it that have not begun yet. Raises
+    UserError."""
+    new = [w.entry for w in line() if w.entry.sweep == sweep and not w.state.rungs]
+    for run in runs if new else ():
+        _place(run, priority=new[0].priority, number=new[0].number - 0.5)
 
 
 def _place(run: Run, **place: float) -> None:

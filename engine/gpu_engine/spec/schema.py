@@ -201,6 +201,9 @@ class ProcessSpec:
     halving: Annotated[int, Bounds(ge=2)] | None = None
     """In a sweep, successive halving: with 3, nine runs rest at 1/9 of their limit or steps, the
     best three of them at 1/3, and the best one goes on."""
+    asha: bool = False
+    """With run.halving, nobody waits for all others (ASHA): with 3, a run that rests goes on as
+    soon as it is in the best third of those that have got there by then."""
     give_way: bool = False
     """In the queue: take devices that are free, and make room for whoever else wants them: runs
     that don't give way, a hold, a process that is not ours. It saves, waits, and goes on where it

@@ -64,17 +64,19 @@ def main(folder: Path, sweep: str, fd: int) -> int:
                  if (entry.sweep, entry.host) == (sweep, host)]
         return [run for run in every if starts[run.id] < _MOST_STARTS or run.supervised()]
 
-    def goes_on(some_wait: bool) -> bool:
+    def goes_on(waiting_ones: set[str], ready: bool) -> bool:
         nonlocal found
         if not os.fstat(fd).st_size:  # `sweep stop`
             return False
         try:
-            if asker(room=not some_wait):
-                found, more = None, True
-            else:
-                if found is None or len(found.members) < found.of:  # it may be submitted just now
-                    found = group.find(sweep)
-                more = group.go_on(found, unable, still)
+            asks = waiting.search_file(folder, sweep).exists()
+            # It may be submitted just now, or one was asked for.
+            if found is None or (ready and not asks and len(found.members) < found.of) \
+                    or (asks and waiting_ones - {run.id for run, _ in found.members}):
+                found = group.find(sweep)
+            more = group.go_on(found, unable, still, whole=ready and not asks)
+            asker(room=ready and not waits())  # whoever goes on comes first
+            more = more or (asks and not asker.gave_up)
             if not os.fstat(fd).st_size:  # meanwhile
                 group.stop(group.find(sweep))
             return more
@@ -94,14 +96,15 @@ def main(folder: Path, sweep: str, fd: int) -> int:
             except UserError as err:
                 starts[run.id] += 1
                 log.error("%s", err)
-        if all(run.supervised() for run in members) and not goes_on(bool(members)):
+        ready = all(run.supervised() for run in members)
+        if not goes_on({run.id for run in members}, ready) and ready:
             fcntl.flock(fd, fcntl.LOCK_UN)
             # A member that came before the lock was free has found it held, and started nobody.
             if asker.gave_up:  # `gpu-engine queue` has it go on
                 return 0
             if all(run.supervised() for run in waits()):
                 lock = waiting.sweep_lock(folder, sweep)
-                for file in (lock, lock.with_suffix(".log")):
+                for file in (lock, lock.with_suffix(".log"), waiting.search_file(folder, sweep)):
                     file.unlink(missing_ok=True)
                 return 0
         time.sleep(_INTERVAL * (1 + random.random() / 2))

@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
@@ -206,7 +206,8 @@ def members_at(points: Sequence[Sequence[str]], spec: RunSpec, axes: Sequence[Ax
             again = number + 1 if repeat > 1 else None
             name = _name(spec.name, {short[k]: v for k, v in seen.items()}, again)
             found.append(Member(before + len(found) + 1, seen, again, replace(one, name=name)))
-    if problems := _unheard(found, axes, repeat) + _compared(found, of or len(found)):
+    if problems := [*unheard([m.spec for m in found], axes, repeat),
+                    *_compared(found, of or len(found))]:
         raise SpecError(problems)
     return found
 
@@ -386,13 +387,13 @@ def _option(spec: RunSpec, key: str) -> tuple[int, str] | None:
     return place
 
 
-def _unheard(found: Sequence[Member], axes: Sequence[Axis], repeat: int) -> list[Problem]:
+def unheard(specs: Iterable[RunSpec], axes: Sequence[Axis], repeat: int) -> list[Problem]:
     """Keys that do not reach the command that a member runs: all of them would train alike."""
     varied = [(axis.key, axis.key) for axis in axes]
     varied += [(_SEED, f"--repeat {repeat}")] if repeat > 1 else []
     out: dict[str, Problem] = {}
-    for member in found:
-        command = member.spec.task.command
+    for spec in specs:
+        command = spec.task.command
         if command is None:
             continue
         for key, said in varied:

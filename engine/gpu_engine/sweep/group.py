@@ -280,24 +280,33 @@ def retry(found: Group, *, stopped: bool = False) -> Done:
     return done
 
 
-def go_on(found: Group, unable: set[str], still: dict[str, Followed]) -> bool:
-    """With run.halving: once no member runs, nor is asked for, put those into the line that go on
-    from the rung at which they rest. Returns whether more may. `unable`: adds the ids of those that
-    can't, which are passed over. `still`: takes up members that go on elsewhere, see there. Raises
-    UserError if its spec can't be read."""
+def go_on(found: Group, unable: set[str], still: dict[str, Followed], *, whole: bool) -> bool:
+    """With run.halving: put those into the line that go on from the rung at which they rest.
+    Returns whether more may. `unable`: adds the ids of those that can't, which are passed over.
+    `still`: takes up members that go on elsewhere, see there. `whole`: no more members are to come.
+    Raises UserError if its spec can't be read."""
     from gpu_engine.places.verbs import Followed
+    from gpu_engine.queue import serve
 
+    first = next((run for run, _ in found.members if trust.started_here(run.path)), None)
+    spec = from_dict(attempts.read_spec(first)) if first is not None else RunSpec()
+    factor, asha = spec.run.halving, spec.run.asha
+    if factor is None or not (whole or asha):
+        return False
     ours = [(run, m) for run, m in found.members
             if trust.started_here(run.path) and run.id not in unable]
-    spec = from_dict(attempts.read_spec(ours[0][0])) if ours else RunSpec()
-    if spec.run.halving is None:
-        return False
     by = compared_by(spec.run.best or spec.train.best, ())
-    for run, _ in ours:
-        still.setdefault(run.id, Followed(run))(run.state())
     states = {run.id: run.state() for run, _ in ours}
-    next_up = due(states, ours[0][1].of, spec.run.halving, largest=by.largest)
+    for run, _ in ours:
+        still.setdefault(run.id, Followed(run))(states[run.id])
+    of = found.members[0][1].of
+    next_up = due(states, of, factor, largest=by.largest, asha=True) if asha else []
+    if whole and not next_up:  # with asha: some have failed, so fewer got there than were to
+        next_up = due(states, of, factor, largest=by.largest)
     done = _again([(run, m) for run, m in ours if run.id in next_up])
+    if asha and done.runs:
+        with contextlib.suppress(UserError):  # one was stopped meanwhile
+            serve.put_ahead(done.runs, found.id)
     for text in done.trouble:
         log.error("%s", text)
     unable |= {*next_up} - {run.id for run in done.runs}

@@ -4,7 +4,7 @@ reads what others have recorded there: its supervisor, or of a run on hosts the 
 counts was known at the rung, so that it does not matter how much later it is compared.
 
 `run.stop_worse` stops a member by the median of those before it. With `run.halving` every member
-rests at a rung, and `due` says which go on once none runs any more.
+rests at a rung, and `due` says which go on: once none runs any more, with `run.asha` before.
 """
 
 from __future__ import annotations
@@ -36,22 +36,30 @@ def worse_than(best: float | None, others: Sequence[float | None], *, largest: b
     return sum(score < own for score in scores)
 
 
-def due(states: Mapping[str, State], of: int, factor: int, *, largest: bool) -> list[str]:
+def due(states: Mapping[str, State], of: int, factor: int, *, largest: bool, asha: bool = False
+        ) -> list[str]:
     """Which of a sweep's members, by their ids, go on from the rung at which they rest: once none
     is live, as many as are to pass that rung of the `of` that were submitted, the best first; all,
-    if none had a value there."""
+    if none had a value there. `asha`: whoever is live, those in the best 1/`factor` of all that
+    have got to that rung so far."""
     found = list[str]()
     for level in range(1, _levels(of, factor) + 1):
         there = {name: s for name, s in states.items() if len(s.rungs) >= level}
-        rest = [name for name, s in there.items() if len(s.rungs) == level and s.rests]
-        known = [name for name in rest if there[name].rungs[-1].best is not None]
-        known.sort(key=lambda name: _score(states[name].rungs[-1].best, largest))
-        if all(s.rungs[level - 1].best is None for s in there.values()):
+        scores = {name: _score(s.rungs[level - 1].best, largest) for name, s in there.items()}
+        resting = {name for name, s in there.items() if len(s.rungs) == level and s.rests}
+        # Of equals, those that have gone on come first.
+        order = sorted(there, key=lambda name: (scores[name], name in resting))
+        rest = [name for name in order if name in resting]
+        known = [name for name in rest if scores[name] < math.inf]
+        if asha:
+            first = {*order[:len(order) // factor]}
+            many = sum(name in first for name in known)
+        elif all(score == math.inf for score in scores.values()):
             known, many = rest, len(rest)  # nobody is known to be worse than another
         else:
             many = of // factor ** level - (len(there) - len(rest))
         found += known[:max(many, 0)]
-    return [] if any(state.live for state in states.values()) else found
+    return [] if not asha and any(state.live for state in states.values()) else found
 
 
 def _score(best: float | None, largest: bool) -> float:
@@ -120,7 +128,9 @@ class Rungs:
             many = self.member.of // self.factor ** (self.shares.index(share) + 1)
             lacks = "" if best is not None else f"; it has no {by.name} yet" if last is None \
                 else f"; its {by.name} is {last}"
-            why = f"rests {where} for the best {many} of {self.member.of} to go on{lacks}"
+            goes_on = f"until it is in the best 1/{self.factor} of those that got there" \
+                if self.spec.run.asha else f"for the best {many} of {self.member.of} to go on"
+            why = f"rests {where} {goes_on}{lacks}"
         else:
             others = self._others(rung)
             worse = worse_than(best, others, largest=by.largest)

@@ -30,11 +30,13 @@ from gpu_engine.runs.create import working_folder
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
 from gpu_engine.spec.write import to_dict
-from gpu_engine.sweep import grid, group, study
+from gpu_engine.sweep import grid, group, study, table
 from gpu_engine.sweep.kept import HOW, Search, read
 
 _REFUSED = 20
 """How often in a row what is asked for may be refused."""
+_BLIND = 5
+"""How many may be done of which none has recorded what decides."""
 _FAILS = 3
 """How often in a row asking may fail."""
 
@@ -54,7 +56,7 @@ def made(how: str, spec: RunSpec, axes: Sequence[grid.Axis], tries: int | None, 
     if tries is None:
         raise UserError("--search needs to know how many combinations to try: --tries 40")
     grid.points(spec, axes, repeat, tries)
-    if problems := [*_placed(spec, axes), *_unvalued(spec)]:
+    if problems := [*_placed(spec, axes), *_unvalued(spec), *grid.unheard([spec], axes, repeat)]:
         raise SpecError(problems)
     if importlib.util.find_spec("optuna") is None:
         raise UserError(f"--search needs Optuna, which is not installed for {sys.executable}, "
@@ -182,9 +184,11 @@ class Asker:
             return False
         else:
             members = group.read(ours)
-            more = _members(
-                search, study.tries_of(ours, members), group.default_by(ours, members).largest,
-                last.index, prepared, base, self._keep)
+            by, tries = group.default_by(ours, members), study.tries_of(ours, members)
+            if len(tries) >= _BLIND and by.name not in table.names(members) \
+                    and all(one.kind == table.DONE for one in members):
+                raise UserError(f"all {len(tries)} tries are done and none has recorded {by.name}")
+            more = _members(search, tries, by.largest, last.index, prepared, base, self._keep)
             if more is None:
                 return False
             if search.why is not None:

@@ -269,7 +269,8 @@ def notes(points: Sequence[Point], by: By, of: int) -> list[str]:
         out.append(f"no run has recorded {by.name!r}; there are {named(members)}")
     for level in range(max((len(one.rungs) for one in members), default=0)):
         there = [one.rungs[level] for one in members if len(one.rungs) > level]
-        if all(rung.best is None for rung in there):
+        if all(rung.best is None for rung in there) and not any(
+                one.kind in (RUNNING, WAITING) and len(one.rungs) <= level for one in members):
             out.append(f"at {units.share(there[0].share)} of their time or steps no run had a "
                        "value to be compared by: all of them go on")
     if any(p.best.spread is not None for p in points):

@@ -136,7 +136,7 @@ async def test_launch_on_a_busy_device_offers_the_queue_and_what_can_not_wait_is
             line = await dialog(pilot)
             assert "It waits for 1" in words(pilot)
             for name, about in (("-n", "the N freest devices"), ("--begin", "as 22:00, +90m"),
-                                (MORE, "--halving N, --set KEY=VALUE, --mode")):
+                                (MORE, "--asha N, --set KEY=VALUE, --mode")):
                 line[name].focus()
                 await until(pilot, lambda about=about: about in words(pilot))
             assert "--detach" not in words(pilot)
@@ -166,6 +166,7 @@ OPTIONS = {
     "after": "--after {first}", "begin": "--begin '{later} 03:04'", "priority": "--priority 3",
     "grid": "--grid lr=1,2 --grid run.grace=5,6", "repeat": "--repeat 2 --set train.seed=4",
     "stop_worse": "--grid lr=1,2,3,4 --stop-worse", "halving": "--grid lr=1,2,3,4 --halving 2",
+    "asha": "--grid lr=1,2,3,4 --asha 2",
     "tries": "--grid lr=1,2,3,4 --tries 2", "give_way": "--give-way --give-way-again",
     "give_way_again": "--give-way-again"}
 REFUSED = {"detach": "--detach", "as_json": "--json", "quiet": "-q", "no_notify": "--no-notify",
