@@ -145,17 +145,19 @@ class RunsFeed:
             self._line = line
             for name in [n for n in self._waiting() if line.get(n) is not before.get(n)]:
                 self._read_safely(self._runs[name])
-        if line and not readonly.on:
+        if not readonly.on:
             self._have_them_started(line.values())
 
     def _have_them_started(self, line: Iterable[Entry]) -> None:
-        """See that somebody starts the runs in the queue: after a reboot nobody does. A run that
-        has just been submitted is left to whoever did that."""
+        """See that somebody starts the runs in the queue, and the next ones of a sweep of which
+        none waits: after a reboot nobody does. A run that has just been submitted is left to
+        whoever did that."""
         now = time.monotonic()
         if self._ensured is not None and now - self._ensured < _AGAIN:
             return
         here, before = socket.gethostname(), time.time() - _AGAIN
-        if not any(entry.host == here and entry.submitted < before for entry in line):
+        if not any(entry.host == here and entry.submitted < before for entry in line) \
+                and not any(paths.queue_folder().glob("s*.lock")):
             return
         self._ensured = now
         from gpu_engine.queue import serve  # only where runs wait

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_engine.common import paths
 from gpu_engine.events import reader
 from gpu_engine.runs import digest, disk_room, notes, waiting
 from gpu_engine.runs import folder as runs
@@ -305,6 +306,21 @@ def supervised(run, reason):
     fcntl.flock(lock, fcntl.LOCK_EX)
     run.write_state(replace(run.state(), pid=os.getpid(), reason=reason))
     return lock
+
+
+def test_a_sweep_of_which_none_waits_goes_on_where_its_process_was_killed(monkeypatch):
+    asked = []
+    monkeypatch.setattr("gpu_engine.queue.serve.ensure", lambda: asked.append(1) or 0)
+    make()
+    feed = RunsFeed()
+    feed.refresh()
+    assert not asked
+    (folder := paths.queue_folder()).mkdir(exist_ok=True)
+    (folder / "s1a2b.lock").touch()
+    for _ in range(2):
+        feed.refresh()
+    assert asked == [1], "and not again at once"
+    assert feed.news is None
 
 
 def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch):
