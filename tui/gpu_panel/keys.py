@@ -285,6 +285,12 @@ SCREENS: tuple[frozenset[str], ...] = (
     frozenset({"several", "curves", "chart", "several-table"}))
 """The scopes on each screen."""
 _OF_SCREENS = frozenset({"app", "launch", "run", "several"})
+RENAMED: Mapping[str, str] = MappingProxyType({
+    "compare.back": "several.back", "sweep.back": "several.back",
+    "compare.copy": "several.copy", "sweep.copy": "several.copy",
+    "compare-runs.open": "several.open", "sweep.open": "several.open",
+    "compare-table.left": "several.left", "compare-table.right": "several.right"})
+"""What actions of the two screens that are one by now were called."""
 
 
 COMMANDS: Mapping[str, str] = MappingProxyType({
@@ -333,7 +339,8 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
     for id, typed in wanted.items():
         if id not in keys:
             near = get_close_matches(id, list(keys), n=1)
-            hint = f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them"
+            hint = f"it is called {RENAMED[id]} now" if id in RENAMED else \
+                f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them"
             problems.append(f"keys.{id} = \"{typed}\": there is no such action; {hint}")
         elif (names := _named(typed)) is None:
             problems.append(f"keys.{id} = \"{typed}\": {_NO_KEY}")
