@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from gpu_engine.runs.notes import Notes
 
 _MOST, _LONGEST = 3, 300
-"""Commands that are shown, and characters of one, where `ToastRack` has room for them: what was cut
-would do something else."""
+"""Commands that are shown, and characters of one, where a toast has room for them (panel.tcss):
+what was cut would do something else."""
 
 
 def done(app: App[Any], what: str, commands: Sequence[Sequence[str]], *,
