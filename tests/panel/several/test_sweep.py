@@ -145,8 +145,10 @@ async def test_a_search_shows_the_best_so_far_and_asks_what_matters_only_by_a_ke
         await until(pilot, lambda: "after 10 tries: lr 20 %, size 80 %" in shown(table))
         assert len(asked) == 1
         await until(pilot, lambda: "best loss by size" in str(values.border_title))
-        await pilot.press("1", "c")
-        await pilot.press(*"loss")
+        await pilot.press("1", "left", "left")  # the crosshair goes from try to try
+        assert curves.reading()[0] == "try 11"
+        assert [row.split()[-1] for row in curves.reading()[-2:]] == ["1.500", "1.000"]
+        await pilot.press("c", *"loss")
         await pilot.press("enter")
         await until(pilot, lambda: len(curves.lines) == 11)  # all but the one that waits
 

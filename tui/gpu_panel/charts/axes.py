@@ -276,6 +276,8 @@ class Axes:
     may_be_log: bool = False
     """Whether the scale is logarithmic by itself where that shows more."""
     x_text: Callable[[int], str] = "{:,}".format
+    x_each: int = 1
+    """The crosshair stands at multiples of this."""
     x_name: str = "step"
     """The word before an x at the crosshair."""
     x_ticks: Callable[[float, float, int], list[float]] = step_ticks

@@ -25,7 +25,8 @@ def done(app: App[Any], what: str, commands: Sequence[Sequence[str]], *,
     `trouble`: what went wrong in some parts."""
     lines = [shlex.join(["gpu-engine", *words]) for words in commands]
     wide, short = app.size.width - 5, list[str]()
-    left = max(app.size.height * 15 // 100, 3) - 1 - len(trouble) - (len(lines) > 1)
+    left = app.size.height * (25 if trouble else 15) // 100 - (len(lines) > 1) - sum(
+        ceil(len(text) / wide) for text in (what, *trouble))
     for line in lines[:_MOST]:
         high = ceil((len(line) + 2) / wide)
         if len(line) <= _LONGEST and line == clean(line) and high <= left:
@@ -34,7 +35,7 @@ def done(app: App[Any], what: str, commands: Sequence[Sequence[str]], *,
     rest = len(lines) - len(short)
     more = [f"and {rest} more such command{'s' * (rest > 1)}"] if rest and short else []
     app.notify("\n".join([what, *trouble, *short, *more]), markup=False,
-               severity="warning" if trouble else "information")
+               severity="warning" if trouble else "information", timeout=12 if trouble else None)
 
 
 def note(run: str, before: Notes, after: Notes) -> list[str]:

@@ -99,10 +99,8 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
         FORM, texts, f"Put {spec.name} into the queue", about, "Queue it",
         lambda context, _: in_thread(lambda: put(context, choice))))
     if queued is not None:
-        same.done(app, queued.said, [queued.words])
-        if queued.warnings:
-            app.notify(queued.warnings, title=f"Run {queued.run.id}", severity="warning",
-                       markup=False, timeout=12)
+        same.done(app, queued.said, [queued.words],
+                  trouble=[queued.warnings] if queued.warnings else [])
     return queued
 
 

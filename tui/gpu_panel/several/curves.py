@@ -38,8 +38,8 @@ _DOTS = 0.25
 """`most_shown` of values of which each is a dot: more of them can be told apart."""
 _PARTS = 100
 """Marks of the axis of tries from one to the next."""
-_OF_TRIES = Axes(x_name="try", x_text=lambda x: f"{x / _PARTS:,.0f}", may_be_log=True,
-                 empty="no value yet",
+_OF_TRIES = Axes(x_name="try", x_each=_PARTS, x_text=lambda x: f"{x / _PARTS:,.0f}",
+                 may_be_log=True, empty="no value yet",
                  x_ticks=lambda low, high, most: [_PARTS * v for v in step_ticks(
                      max(low / _PARTS, 1), high / _PARTS, most)])
 
