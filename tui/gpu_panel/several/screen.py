@@ -56,7 +56,7 @@ class SeveralPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
     TITLE = "runs"
     KEYS = keys.of("several-table")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "retry"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "retry", "matters"})
     HELP = """How each run has ended, or how far it is: its last loss (the mean of the ranks), its
 last evaluation, the time of its attempts, its speed and the most memory that it took. Of a sweep,
 a line for each combination of values, the best first: the best and the last value of its completed
