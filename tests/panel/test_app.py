@@ -13,13 +13,14 @@ from textual.widgets import Input
 
 from gpu_engine.common.errors import Problem, SpecError
 from gpu_panel import app as app_module
+from gpu_panel.common.command_dialog import CommandDialog
 from gpu_panel.common.dialogs import AskLine, Message
 from gpu_panel.launch.runs import RunsPane
 from gpu_panel.run.screen import RunScreen
 
 from .. import odd_runs, powers
 from ..conftest import gpus, slots
-from .panel_kit import StillSampler, on_top, panel, says, shown, until
+from .panel_kit import StillSampler, on_top, panel, says, screen_text, shown, until
 
 
 class Hanging(StillSampler):
@@ -131,3 +132,18 @@ async def test_keys_behind_one_that_asks_late_are_its_answer_or_nothing(monkeypa
         await pilot.press("escape")
         await on_top(pilot, screen)
         assert run.path.exists()
+
+
+async def test_on_a_low_screen_only_the_newest_notification_is_seen_and_above_a_dialogs_fields():
+    async with panel(slots(2), size=(80, 24), notifications=True) as (pilot, _):
+        app = pilot.app
+        app.notify("older", timeout=600)
+        app.notify("newer " * 99, timeout=600)
+        await says(pilot, "newer newer")
+        assert "older" not in screen_text(app)
+        assert sum("newer" in row for row in screen_text(app).splitlines()) <= 3
+        await pilot.press("Q")
+        await on_top(pilot, CommandDialog, "newer newer")
+        rows = screen_text(app).splitlines()
+        last = max(at for at, row in enumerate(rows) if "newer" in row)
+        assert last < min(field.input.region.y for field in app.screen.fields)

@@ -77,6 +77,7 @@ def test_keys_are_remapped_by_name():
 
 @pytest.mark.parametrize(("wanted", "said"), [
     ({"devices.tikc": "t"}, "no such action; did you mean devices.tick?"),
+    ({"sweep.back": "q"}, "it is called several.back now"),
     ({"devices.tick": "a"}, "a is the key of devices.all (all free) too"),
     ({"devices.tick": "ctrl+q"}, "ctrl+q is the key of quit"),
     ({"devices.tick": "hyper+q"}, "that is no key"), ({"devices.tick": ","}, "is no key"),

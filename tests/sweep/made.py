@@ -23,11 +23,11 @@ def nobody_starts(patch) -> None:
     patch.setattr(serve, "ensure", lambda folder=None: 0)
 
 
-def submitted(*texts: str, repeat: int = 1, **sections) -> group.Sweep:
+def submitted(*texts: str, repeat: int = 1, tries: int | None = None, **sections) -> group.Sweep:
     """Put the sweep over these axes into the line."""
     spec = from_dict(SPEC | sections)
     axes = [grid.parse(text) for text in texts]
-    return group.submit(grid.members(spec, axes, repeat), When(), spec.name)
+    return group.submit(grid.members(spec, axes, repeat, tries), When(), spec.name)
 
 
 def ended(run: Run, losses: Sequence[float], why: str | None = None, *, state: str | None = None,

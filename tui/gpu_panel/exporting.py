@@ -56,23 +56,26 @@ async def _export(app: App[Any], target: Target, runs: list[str]) -> None:
         command, to = (report if target.words == ("report",) else figures).command, target.words[-1]
         # The runs are no default: click 8.1 has none for arguments of any number.
         options = [param for param in command.params if isinstance(param, click.Option)]
-        typed: list[str] | None = await app.push_screen_wait(CommandDialog(
+        line = list[str]()
+
+        async def write(_: click.Context, typed: list[str]) -> str:
+            line[:] = [*target.words, *runs, *(str(expanded(word)) for word in typed)]
+            return await in_thread(lambda: _run(line))
+
+        written: str | None = await app.push_screen_wait(CommandDialog(
             Form(click.Command(command.name, params=[*options]), {"to": to},
                  _WITHOUT if to == "wandb" else (*_WITHOUT, "project")),
             {"--out": target.out.replace("RUN", name)},
-            f"Write {target.label}", f"A name in {Path.cwd()}, or a whole path.", "Write"))
-        if typed is None:
-            return
-        line = [*target.words, *runs, *(str(expanded(word)) for word in typed)]
-        app.notify("Exporting … The panel can be used meanwhile")
-        done = await in_thread(lambda: _run(line))
-        said = (done.stdout if done.returncode == 0 else done.stderr).strip()
-        if done.returncode != 0:
-            raise UserError(said or f"the export ended with {done.returncode}")
-        same.done(app, f"Written: {harmless(said).plain}" if said else "Written", [line])
+            f"Write {target.label}", f"A name in {Path.cwd()}, or a whole path.", "Write", write))
+        if written is not None:
+            same.done(app, f"Written: {harmless(written).plain}" if written else "Written", [line])
 
 
-def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run(words: Sequence[str]) -> str:
+    """What it prints. Raises UserError where it fails."""
     argv = own_program("gpu_engine", *words)
-    return subprocess.run(argv, env=own_environment(), stdin=subprocess.DEVNULL,
+    done = subprocess.run(argv, env=own_environment(), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        raise UserError(done.stderr.strip() or f"the export ended with {done.returncode}")
+    return done.stdout.strip()

@@ -173,6 +173,8 @@ KEYS: tuple[Key, ...] = (
         "Choose the value by which a sweep ranks; type a part of its name"),
     Key("sweep.turn", "several-table", "O", "turn", "least/greatest",
         "Rank by the greatest value, or by the least"),
+    Key("sweep.matters", "several-table", "w", "matters", "what matters",
+        "Ask Optuna which values of a search matter how much"),
     Key("sweep.stop", "several-table", "s", "stop", "stop all",
         "Remove a sweep's waiting runs from the queue, and ask running ones to save and end",
         footer=True),
@@ -283,6 +285,12 @@ SCREENS: tuple[frozenset[str], ...] = (
     frozenset({"several", "curves", "chart", "several-table"}))
 """The scopes on each screen."""
 _OF_SCREENS = frozenset({"app", "launch", "run", "several"})
+RENAMED: Mapping[str, str] = MappingProxyType({
+    "compare.back": "several.back", "sweep.back": "several.back",
+    "compare.copy": "several.copy", "sweep.copy": "several.copy",
+    "compare-runs.open": "several.open", "sweep.open": "several.open",
+    "compare-table.left": "several.left", "compare-table.right": "several.right"})
+"""What actions of the two screens that are one by now were called."""
 
 
 COMMANDS: Mapping[str, str] = MappingProxyType({
@@ -300,6 +308,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType({
     "runs.note": "gpu-engine note {run.id}", "runs.tags": "gpu-engine note {run.id} --tag TAG",
     "runs.code": "gpu-engine code {run.id}", "runs.best": "gpu-engine runs --sort best",
     "runs.export": "gpu-engine report {run.id}", "runs.compare": "gpu-engine compare {run.id} RUN",
+    "sweep.matters": "gpu-engine sweep SWEEP",
     "sweep.stop": "gpu-engine sweep stop SWEEP", "sweep.retry": "gpu-engine sweep retry SWEEP",
     "run.stop": "gpu-engine stop {run.id}", "run.resume": "gpu-engine resume {run.id}",
     "run.export": "gpu-engine report {run.id}", "run.about": "gpu-engine show {run.id}",
@@ -330,7 +339,8 @@ def remapped(table: Sequence[Key], wanted: Mapping[str, str]) -> tuple[Key, ...]
     for id, typed in wanted.items():
         if id not in keys:
             near = get_close_matches(id, list(keys), n=1)
-            hint = f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them"
+            hint = f"it is called {RENAMED[id]} now" if id in RENAMED else \
+                f"did you mean {near[0]}?" if near else "gpu-panel --keys lists them"
             problems.append(f"keys.{id} = \"{typed}\": there is no such action; {hint}")
         elif (names := _named(typed)) is None:
             problems.append(f"keys.{id} = \"{typed}\": {_NO_KEY}")

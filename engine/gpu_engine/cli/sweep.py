@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import click
 
 from gpu_engine.cli.output import echo, fields, for_scripts, in_json, table
 from gpu_engine.common import units
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Sweep
@@ -76,10 +78,13 @@ def show(sweep: str, by: str | None, as_json: bool) -> None:
     members = group.read(found)
     chosen = parse_by(by, members) if by is not None else group.default_by(found, members)
     progress = study.so_far(found, members)
+    if progress is not None:
+        with contextlib.suppress(UserError):  # Optuna was removed since
+            progress = study.with_shares(progress, found, members)
     if as_json:
         echo(in_json({
             "id": found.id, "name": found.name, "begun": found.begun, "members": found.of,
-            "by": chosen.text, "search": progress,
+            "by": chosen.text, "search": progress if found.search else None,
             "points": [fields(p, "members", counts=p.counts, runs=[one.id for one in p.members])
                        for p in points(members, chosen)],
             "runs": [fields(one, "extents", "rungs", "why", best=one.best(chosen),

@@ -126,6 +126,13 @@ class RunView:
                         sum(rates) if rates else None, slowest, left,
                         max((v.training or 1 for v in views), default=1))
 
+    @property
+    def is_of_latest(self) -> bool:
+        """Whether how far it is was said by the latest attempt: until then it is how far the one
+        before got."""
+        return any(v.attempt == self.attempt and (v.stepped or v.step in (None, v.first_step))
+                   for v in self.ranks.values())
+
     def _present(self) -> list[RankView]:
         """The ranks that have begun the latest attempt: it may have fewer than one before."""
         views = list(self.ranks.values())

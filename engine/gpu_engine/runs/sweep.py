@@ -41,7 +41,8 @@ class Member:
     search: str | None = None
     """What asks for the values of a sweep whose members are not all known before: "tpe"."""
     axes: dict[str, str] = field(default_factory=dict)
-    """Of a search: each key that varies → what its values are taken from, as typed for `--grid`."""
+    """Of a search, or where values were drawn: each key that varies → what its values are taken
+    from, as typed for `--grid`."""
 
 
 def read(run: Path) -> Member | None:

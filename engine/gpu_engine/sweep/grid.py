@@ -9,7 +9,7 @@ import math
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 
 from gpu_engine.common import units
@@ -158,6 +158,8 @@ class Member:
     repeat: int | None
     """Which of the runs with these values it is, from 1; None: there is only one."""
     spec: RunSpec
+    axes: dict[str, str] = field(default_factory=dict)
+    """Where its values were drawn: `told` of what they were drawn from."""
 
 
 def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | None = None
@@ -166,8 +168,11 @@ def members(spec: RunSpec, axes: Sequence[Axis], repeat: int = 1, tries: int | N
     combinations that are drawn, by the spec's own seed; None: all. What is no key varies the value
     of the option of that name in the spec's own command. Raises SpecError with everything that is
     wrong with the grid; whether each member can run here is not looked at."""
-    drawn = points(spec, axes, repeat, tries)
-    return members_at(drawn, spec if tries is None else trained_by(spec, repeat), axes, repeat)
+    chosen = points(spec, axes, repeat, tries)
+    if tries is None:
+        return members_at(chosen, spec, axes, repeat)
+    drawn = members_at(chosen, trained_by(spec, repeat), axes, repeat)
+    return [replace(member, axes=told(axes)) for member in drawn]
 
 
 def trained_by(spec: RunSpec, repeat: int) -> RunSpec:
@@ -230,6 +235,11 @@ def shown(axis: Axis, value: str) -> str:
     runs with different ones are not the same: "***2"."""
     seen = shown_set(f"{axis.key}={value}").removeprefix(f"{axis.key}=")
     return f"{MASK}{axis.values.index(value) + 1}" if seen == MASK else seen
+
+
+def told(axes: Iterable[Axis]) -> dict[str, str]:
+    """Each key → what its values are taken from, as people may see it."""
+    return {axis.key: ",".join(shown(axis, value) for value in axis.values) for axis in axes}
 
 
 def options(command: Sequence[str]) -> dict[str, tuple[int, str]]:

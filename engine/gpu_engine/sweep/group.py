@@ -119,7 +119,7 @@ def place(ident: str, name: str, member: grid.Member, begun: float, search: Sear
 
     devices = counted(member.spec).devices
     made = Member(ident, name, member.index, of, begun, member.values, member.repeat,
-                  devices.pick, devices.free_gib)
+                  devices.pick, devices.free_gib, axes=member.axes)
     return made if search is None else replace(made, of=search.of, search=search.how,
                                                axes=search.told())
 

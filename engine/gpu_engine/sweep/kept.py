@@ -61,8 +61,7 @@ class Search:
 
     def told(self) -> dict[str, str]:
         """The axes as people may see them."""
-        return {axis.key: ",".join(grid.shown(axis, value) for value in axis.values)
-                for axis in self.parsed}
+        return grid.told(self.parsed)
 
     def typed(self, texts: Iterable[str]) -> list[str]:
         """Values as people see them, as they were typed."""

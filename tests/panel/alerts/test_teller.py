@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from gpu_engine.common import paths
 from gpu_engine.notify import watch
-from gpu_engine.runs import job
+from gpu_engine.runs import job, waiting
 from gpu_engine.runs.state import AttemptRecord
 from gpu_engine.runs.sweep import Member
 from gpu_engine.runs.sweep import write as write_member
@@ -186,6 +188,15 @@ def test_members_of_a_sweep_are_told_of_together(news):
     for one in stopped:
         one.end("stopped")
     assert said() == []
+    tried = members("sd", 2)
+    assert said() == []
+    paths.queue_folder().mkdir()
+    with waiting.sweep_lock(paths.queue_folder(), "sd").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for one in tried:
+            one.end("completed")
+        assert said() == [], "its process goes on: it may ask for another"
+    assert said() == ["sweep sd lr has ended: 2 of 2 done"]
 
 
 def test_a_resume_is_noticed_and_who_stops_a_run_is_not_told_that(news):

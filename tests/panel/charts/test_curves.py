@@ -245,6 +245,12 @@ async def test_the_spike_that_a_curve_begins_with_is_above_the_chart_until_one_z
             await pilot.pause()
             text(view)
             assert view.is_cut is cut
+        view.axes = Axes(most=3.0)
+        view.show([Curve(0, "a", series([1.0, 3.0, 900.0]))])
+        await pilot.pause()
+        assert "500" not in text(view)
+        assert "3" in text(view)
+        view.axes = Axes(settles=True, may_be_log=True)
         view.show([Curve(0, "a", series(spiky))])
         await pilot.pause()
         assert not any(row.startswith("5") for row in text(view).splitlines())

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from gpu_engine.common import ticks
 from gpu_panel.charts import axes
-from gpu_panel.charts.axes import ColumnValues, gaps, is_noisy, merged, reduce, spans_decade
+from gpu_panel.charts.axes import (
+    ColumnValues,
+    gaps,
+    is_noisy,
+    merged,
+    most_shown,
+    reduce,
+    spans_decade,
+)
 from gpu_panel.charts.braille import DASHES, Canvas, band, sparkline, stroke
 from gpu_panel.charts.drawing import legend
 from gpu_panel.charts.marks import BEGINS, CHECKPOINT, EVALUATION, Mark, paint
@@ -21,6 +29,16 @@ from .kit import series
 
 points = st.lists(st.none() | st.lists(st.integers(0, 39), min_size=3, max_size=3)
                   .map(sorted).map(tuple), min_size=2, max_size=80)
+
+
+@pytest.mark.parametrize(("low", "highs", "most"), [
+    (1.6, [2.0, 2.1, 2.0, 15.0], 2.1), (0.1, [2.0, 2.2, 1e8, 1e9, 2.1], 2.2),
+    (-1.0, [2.0, 2.1, 90.0], 2.1), (0.04, [2.0, 2.1, 2.3, 2.0], inf),  # one that learns nothing
+    (1.6, [2.0, 15.0], inf), (0.1, [2.0, 1e8, 1e9, 1e8], inf),  # most of them
+    (inf, [], inf), (1.6, [2.0, 2.1, inf, 2.0], inf)])
+def test_a_run_that_diverged_does_not_scale_the_axis_of_the_others(low, highs, most):
+    assert most_shown(low, highs) == most
+
 
 
 @given(points, st.integers(0, 7))

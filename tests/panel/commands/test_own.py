@@ -7,6 +7,7 @@ import os
 import click
 import pytest
 from textual.binding import Binding
+from textual.geometry import Size
 from textual.widgets import RichLog, Static
 
 from gpu_engine.cli import cli
@@ -176,8 +177,9 @@ def read(words: list[str]) -> click.Context:
 class Told:
     """An app that only notes what it is to say."""
 
-    def __init__(self):
+    def __init__(self, *size: int):
         self.said: list[str] = []
+        self.size = Size(*size)
         self.severity: object = None
 
     def notify(self, message: str, **more: object):
@@ -197,7 +199,7 @@ def test_what_is_written_on_a_run(before, after):
 
 
 def test_at_most_three_are_shown_and_none_that_is_cut_or_would_draw():
-    app = Told()
+    app = Told(160, 48)
     same.done(app, "Done", [["stop", str(n)] for n in range(5)])
     assert app.said == ["Done\n$ gpu-engine stop 0\n$ gpu-engine stop 1\n$ gpu-engine stop 2\n"
                         "and 2 more such commands"]
@@ -205,6 +207,11 @@ def test_at_most_three_are_shown_and_none_that_is_cut_or_would_draw():
     same.done(app, "Done", [["note", "3f2a", "a\x1b[2Jb"], ["note", "3f2a", "a\nb"]])
     same.done(app, "Done", [["note", str(n), "x" * 300] for n in range(5)])
     assert app.said[1:] == ["Done"] * 3
+    small = Told(80, 24)  # where three lines are seen
+    same.done(small, "Done", [["stop", str(n)] for n in range(5)])
+    same.done(small, "Done", [["note", "3f2a", "x" * 150]])
+    same.done(small, "Done", [["note", "3f2a", "x" * 100]])
+    assert [said.count("\n") for said in small.said] == [2, 0, 1]
 
 
 @pytest.mark.parametrize("words", [

@@ -21,6 +21,7 @@ from ..run_kit import (
     flat,
     on_top,
     said,
+    said_below,
     screen_text,
     settled,
     trained,
@@ -55,6 +56,8 @@ def asked(monkeypatch):
     def resume(run, sets=(), start="newest"):
         apply_sets({}, sets)
         calls.append([*sets, *([f"from {start}"] if start != "newest" else [])])
+        if start == "25":
+            raise UserError("there is no checkpoint of step 25; there are 100, 200")
         if any("refused" in s for s in sets):
             raise UserError("GPU 0 is held by run 12ab")
         run.write_state(run.state().__class__("queued", run.id, "bytes-gpt", T0 - 2, attempt=2))
@@ -110,9 +113,11 @@ async def test_another_checkpoint_can_be_gone_on_from(tmp_path, asked):
         await on_top(pilot, ResumeDialog)
         text = flat(screen_text(app).replace("│", " "))
         assert "newest, best, or a step: 100, 200, 300, 400" in text
-        await pilot.press("down", *"best", "enter")
+        await pilot.press("down", *"25", "enter")
+        await said_below(pilot, fields_of(app)["--from"])
+        await pilot.press(*["backspace"] * 2, *"best", "enter")
         await on_top(pilot, RunScreen)
-    assert asked == [["from best"]]
+    assert asked == [["from 25"], ["from best"]]
 
 
 async def test_an_own_command_has_a_length_of_its_own(tmp_path, asked):

@@ -13,7 +13,9 @@ from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
 from gpu_engine.runs.sweep import Member, read
 from gpu_engine.sweep import group as sweeps
-from gpu_engine.sweep.table import points
+from gpu_engine.sweep import study
+from gpu_engine.sweep.table import assigned, points
+from gpu_panel.charts.curves import CurveView
 from gpu_panel.common.dialogs import Confirm
 from gpu_panel.common.key_bar import KeyBar
 from gpu_panel.common.rows import cells
@@ -113,7 +115,45 @@ async def test_a_picture_of_its_table(monkeypatch):
         await picture("sweep", pilot.app, GOLDENS)
 
 
-def led_to(chart: ValuesChart) -> dict[str, list[float]]:
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_a_search_shows_the_best_so_far_and_asks_what_matters_only_by_a_key(
+        monkeypatch, size):
+    nobody_starts(monkeypatch)
+    made = submitted("train.lr=log:1e-5..1e-1", "batch.size=32..128:32", tries=12)
+    losses = [3.0, 2.0, 2.5, None, 1.0, *[1.5] * 6]
+    for run, loss in zip(made.runs, losses, strict=False):
+        ended(run, [4.0] if loss is None else [4.0, loss], "boom" if loss is None else None)
+    asked, best = list[dict](), read(made.runs[4].path)
+    monkeypatch.setattr(study, "ask", lambda *_, **more: asked.append(more) or {
+        "matters": {"train.lr": 0.2, "batch.size": 0.8}})
+    line = f"11 of 12 tried, best loss 1.000 at try 5 ({assigned(best.values)})"
+    found = sweeps.find(made.id)
+    assert line in study.so_far(found, sweeps.read(found)).lines()  # as the command prints it
+    async with panel(slots(1), size=size, notifications=True) as (pilot, _):
+        await pilot.app.push_screen(shows := SeveralScreen(sweep=made.id))
+        curves, values, table = map(shows.query_one, (CurvesPane, ValuesChart, SeveralPane))
+        await until(pilot, lambda: [x.label for x in curves.lines] == ["best so far", "each try"])
+        assert str(curves.border_title) == line
+        steps, each = led_to(curves).values()
+        assert list(dict.fromkeys(steps)) == [3.0, 2.0, 1.0]
+        assert each == [loss for loss in losses if loss is not None]  # what failed has none
+        assert "best loss by lr" in str(values.border_title)
+        await pilot.press("end", *"jjjjj")  # the text below the table
+        await until(pilot, lambda: line in shown(table))
+        assert asked == []
+        await pilot.press("w")
+        await until(pilot, lambda: "after 10 tries: lr 20 %, size 80 %" in shown(table))
+        assert len(asked) == 1
+        await until(pilot, lambda: "best loss by size" in str(values.border_title))
+        await pilot.press("1", "left", "left")  # the crosshair goes from try to try
+        assert curves.reading()[0] == "try 11"
+        assert [row.split()[-1] for row in curves.reading()[-2:]] == ["1.500", "1.000"]
+        await pilot.press("c", *"loss")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(curves.lines) == 11)  # all but the one that waits
+
+
+def led_to(chart: CurveView) -> dict[str, list[float]]:
     return {line.label: [mean for _, _, mean, _ in line.series.buckets()] for line in chart.lines}
 
 

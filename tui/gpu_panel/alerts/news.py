@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from gpu_engine.common import paths
 from gpu_engine.common.clean import clean
 from gpu_engine.common.errors import UserError
+from gpu_engine.common.files import locked
 from gpu_engine.notify.watch import Happened, RunWatch
 from gpu_engine.places.verbs import Followed
-from gpu_engine.runs import digest, job, sweep
+from gpu_engine.runs import digest, job, sweep, waiting
 from gpu_engine.runs.folder import Run, each_run
 from gpu_engine.runs.sweep import Member
 
@@ -64,6 +65,9 @@ class RunsNews:
         self._listed: int | None = None
         self._waits: set[str] = set()
         """The sweeps whose end is to be told, as a member has ended by itself."""
+        self._asking: dict[str, tuple[Member, News]] = {}
+        """Sweeps without a live member whose process may have another go on, and of which member
+        the end was seen last."""
 
     def note(self, training: Iterable[Run], others: Iterable[Run]) -> None:
         """Follow these runs: `training` train now, `others` may do so later."""
@@ -88,6 +92,8 @@ class RunsNews:
                     news.append(told)
             if one.stamp is None:  # it was removed
                 del self._followed[name]
+        for member, _ in self._asking.values():
+            of_sweeps.setdefault(member.sweep, (member, []))
         for member, told in of_sweeps.values():
             news += self._of_sweep(member, told)
         return news
@@ -97,6 +103,8 @@ class RunsNews:
         before that only what went wrong."""
         from gpu_engine.sweep import group
 
+        _, last = self._asking.pop(member.sweep, (member, None))
+        last = told[-1] if told else last
         try:
             found = group.find(member.sweep)
             states = [run.state() for run, _ in found.members]
@@ -104,12 +112,14 @@ class RunsNews:
             return []
         self._waits |= {member.sweep} if any(n.happened.event in TOLD for n in told) else set()
         called = f"sweep {member.sweep} {clean(member.name, 60)}"
-        if not any(state.live for state in states):
+        if last is not None and not any(state.live for state in states):
             if member.sweep not in self._waits:
                 return []  # whoever has stopped it knows
-            self._waits.discard(member.sweep)
-            return [replace(told[-1], sweep=f"{called} has ended: {group.outcome(found)}",
-                            good={state.state for state in states} == {"completed"})]
+            if not locked(waiting.sweep_lock(paths.queue_folder(), member.sweep)):
+                self._waits.discard(member.sweep)
+                return [replace(last, sweep=f"{called} has ended: {group.outcome(found)}",
+                                good={state.state for state in states} == {"completed"})]
+            self._asking[member.sweep] = member, last
         wrong = [n for n in told if n.happened.event in TOLD - {"finished"}]
         if len(wrong) < 2:
             return wrong

@@ -19,6 +19,8 @@ _MANY = 24
 """Columns from which on noise can be told from a curve."""
 _SETTLED = 8
 """Columns of a curve from which on its beginning is no more than a beginning."""
+_FEW = 3
+"""So few curves that none of them is the odd one."""
 _MOST = 1e300
 """The largest value that is drawn: beyond it, differences of floats overflow."""
 
@@ -90,6 +92,30 @@ def settled(columns: ColumnValues, *, log: bool = False) -> ColumnValues:
         return columns
     return ColumnValues([inf] * cut + columns.lo[cut:], [-inf] * cut + columns.hi[cut:],
                         [None] * cut + columns.mean[cut:], columns.bad)
+
+
+def capped(columns: ColumnValues, most: float) -> ColumnValues:
+    """The columns as a scale that ends at `most` has to show them."""
+    if most == inf:
+        return columns
+    return ColumnValues([v if mean is None else min(v, most)
+                         for v, mean in zip(columns.lo, columns.mean, strict=True)],
+                        [min(v, most) for v in columns.hi], columns.mean, columns.bad)
+
+
+def most_shown(low: float, highs: Iterable[float], share: float = 0.5) -> float:
+    """The greatest of `highs` that a chart has to show, whose least value is `low`; inf: all. Those
+    far above, less than half, are left out where the others would have less than this share of the
+    height: one run that diverged would press them flat. Of numbers that are all positive, the
+    height is logarithmic."""
+    known = sorted(high for high in highs if low <= high < _MOST)
+    if len(known) < _FEW or not isfinite(low):
+        return inf
+    bottom, *places = (log10(v) if low > 0 else v for v in (low, *known))
+    for many in range(1, (len(known) + 1) // 2):
+        if places[-many - 1] - bottom < share * (places[-1] - bottom):
+            return known[-many - 1]
+    return inf
 
 
 def gaps(columns: ColumnValues, most: int) -> frozenset[int]:
@@ -245,9 +271,13 @@ class Axes:
     zero: bool = False
     settles: bool = False
     """Whether the spike that a curve begins with may be above the scale, see `settled`."""
+    most: float = inf
+    """Greater values may be above the scale, see `most_shown`."""
     may_be_log: bool = False
     """Whether the scale is logarithmic by itself where that shows more."""
     x_text: Callable[[int], str] = "{:,}".format
+    x_each: int = 1
+    """The crosshair stands at multiples of this."""
     x_name: str = "step"
     """The word before an x at the crosshair."""
     x_ticks: Callable[[float, float, int], list[float]] = step_ticks

@@ -79,10 +79,10 @@ class CurveView(CurveDrawing, can_focus=True):
     def action_cross(self, by: int) -> None:
         """Move the crosshair by `by` dots; the first call shows it at the end."""
         x0, x1 = self._range
-        step = max((x1 - x0) / max(2 * self._cells - 1, 1), 1.0)
+        step = max((x1 - x0) / max(2 * self._cells - 1, 1), self.axes.x_each)
         first, last = self._extent()
         at = x1 + (step if by < 0 else 0) if self.cross is None else self.cross
-        self.cross = int(min(max(round(at + by * step), first), last))
+        self.cross = min(max(self._crossed(at + by * step), first), last)
         if self.window is not None and not x0 <= self.cross <= x1:
             shift = self.cross - (x0 if self.cross < x0 else x1)
             self.window = (x0 + shift, x1 + shift)
@@ -105,8 +105,11 @@ class CurveView(CurveDrawing, can_focus=True):
     # --- the mouse --------------------------------------------------------------------------------
 
     def on_click(self, event: Click) -> None:
-        self.cross = round(self._pointed(event))
+        self.cross = self._crossed(self._pointed(event))
         self.redraw()
+
+    def _crossed(self, x: float) -> int:
+        return round(x / self.axes.x_each) * self.axes.x_each
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         event.stop()

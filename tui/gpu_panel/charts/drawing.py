@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -21,6 +22,7 @@ from gpu_panel.charts.axes import (
     Axes,
     ColumnValues,
     Scale,
+    capped,
     gaps,
     is_noisy,
     merged,
@@ -166,13 +168,17 @@ class CurveDrawing(Widget):
         above = 1 if unit or (high >= _LEGEND_FROM and len(entries) > 1) else 0
         plot_high = high - below - above
         every = [*columns, *([over_all] if over_all else [])]
-        settles = self.axes.settles and self.window is None  # who zooms in there sees all of it
+        # Who zooms in there sees all of it.
+        settles = self.axes.settles and self.window is None
+        most = self.axes.most if self.window is None else inf
         seen = [settled(c) for c in every] if settles else every
-        self.is_log = self.axes.may_be_log and spans_decade(seen, self.is_log) \
+        self.is_log = self.axes.may_be_log and spans_decade(
+            [capped(c, most) for c in seen], self.is_log) \
             if self.log_scale is None else self.log_scale
         seen = [settled(c, log=self.is_log) for c in every] if settles else every
         self.is_cut = seen != every
-        scale = scale_of(seen, plot_high * 4, log=self.is_log, zero=self.axes.zero)
+        scale = scale_of([capped(c, most) for c in seen], plot_high * 4, log=self.is_log,
+                         zero=self.axes.zero)
         if scale is None:
             text = "no finite value" if any(c.bad for c in every) else self.axes.empty
             canvas.text(max((wide - len(text)) // 2, 0), (high - 1) // 2, text, _EMPTY)

@@ -77,6 +77,10 @@ class Field(Horizontal):
         return bool(self.text) and any(
             name in told for name in (said.partition(": ")[0], *_NAMED.findall(said)))
 
+    def is_repeated(self, said: str) -> bool:
+        """Whether its text is a word of what is said: "there is no checkpoint of step 25"."""
+        return bool(self.text) and self.text in re.split(r"[\s;:,()']+", said)
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -198,7 +202,9 @@ class CommandDialog(ModalScreen[Any]):
             self.dismiss(words if self._call is None else await self._call(context, words))
         except (UserError, click.ClickException) as err:
             text = err.format_message() if isinstance(err, click.ClickException) else str(err)
-            field = next((field for field in self.fields if field.is_blamed(text)), None)
+            blamed = [field for field in self.fields if field.is_blamed(text)] or [
+                field for field in self.fields if field.is_repeated(text)]
+            field = blamed[0] if blamed else None
             if field is not None:
                 field.input.focus()
             self._say(text, below=field)

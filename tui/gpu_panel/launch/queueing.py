@@ -88,20 +88,19 @@ async def ask_and_queue(app: App[Any], draft: Draft, inventory: Inventory, *, va
     texts |= {"-n": str(picks or ""), **dict.fromkeys((*names, "--tag"), ""),
               MORE: f"--set devices.hosts={','.join(where)} " if where else ""}
     devices = spec.devices
-    named = "the freest devices" if picks else ", ".join(
-        devices.hosts or devices.ids or ("no device",))
+    named = ", ".join(devices.hosts or devices.ids or ("no device",))
+    if picks:  # what is ticked by now is only what was freest
+        named = f"the freest devices; without -n{' and more' * bool(where)} for {named}"
     about = "It waits in Slurm's queue, which starts it; -n is for each node." \
         if draft.on_slurm else \
-        f"It waits for {named}, and starts by itself, also when the panel is closed."
+        f"It waits for {named}. It starts by itself, also when the panel is closed."
     choice = SpecChoice(spec, draft.base, inventory)
     queued: Queued | None = await app.push_screen_wait(CommandDialog(
         FORM, texts, f"Put {spec.name} into the queue", about, "Queue it",
         lambda context, _: in_thread(lambda: put(context, choice))))
     if queued is not None:
-        same.done(app, queued.said, [queued.words])
-        if queued.warnings:
-            app.notify(queued.warnings, title=f"Run {queued.run.id}", severity="warning",
-                       markup=False, timeout=12)
+        same.done(app, queued.said, [queued.words],
+                  trouble=[queued.warnings] if queued.warnings else [])
     return queued
 
 

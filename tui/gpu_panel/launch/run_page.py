@@ -32,6 +32,8 @@ AGAIN, CATCHING_UP = 0.5, 0.1
 """Seconds between two polls of what was read: usually, and while old events are being read."""
 
 
+NARROW = 64
+"""Cells of a page from which on a sentence of the banner has more than a few words a line."""
 MOST = 4
 """Runs that are remembered: a store takes up to some tens of MiB."""
 
@@ -55,6 +57,7 @@ class RunPage(Vertical):
         display: none;
         #run-facts { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         #run-banner { height: auto; max-height: 25%; }
+        &.-narrow #run-banner { text-wrap: nowrap; text-overflow: ellipsis; }
         #run-plan { padding: 1 1 0 1; height: 1fr; }
         #run-curves { height: 2fr; MemoryPane { margin-left: 1; } }
         #run-ranks { max-height: 40%; }
@@ -86,6 +89,7 @@ class RunPage(Vertical):
             widget.can_focus = False
 
     def on_resize(self) -> None:
+        self.set_class(self.size.width < NARROW, "-narrow")
         self.paint()
 
     async def begin(self, at: Pointed) -> None:

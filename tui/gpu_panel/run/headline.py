@@ -9,6 +9,7 @@ from textual.content import Content
 
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
+from gpu_engine.events.view import Progress
 from gpu_engine.plan.own_command import is_told
 from gpu_engine.plan.records import LaunchPlan
 from gpu_engine.spec import modes
@@ -64,7 +65,7 @@ def _how_far(store: RunStore, now: float) -> Content:
     if (took := state.took(now)) is not None:
         parts.append(units.clock(max(took, 0.0)))
     done = store.view.progress()
-    if done.share is not None and state.state != "completed":
+    if done.share is not None and state.state != "completed" and not _before(store):
         parts.append(units.share(done.share))
     left = state.left(done.seconds_left, now)
     if state.state == "running" and left is not None and not standing_still(store, now):
@@ -77,10 +78,20 @@ def _how_far(store: RunStore, now: float) -> Content:
                             " " + DOT.join(parts) if parts else "", " ")
 
 
+def _before(store: RunStore) -> bool:
+    """Whether its figures are those of the attempt before, as the one that runs has none yet. Of
+    one that waits for devices they are shown: so far it has got."""
+    state = store.state
+    return state is not None and state.live and state.state != "queued" and state.attempt > 1 \
+        and not store.view.is_of_latest
+
+
 def figures(store: RunStore, now: float) -> Content:
     """One line of figures, the most important first. `now`: unix seconds."""
     done, some = store.view.progress(), next(iter(store.ranks.values()), None)
     parts: list[tuple[str, str] | str] = []
+    if _before(store):
+        done, some = Progress(None, None, None, None, None, None), None
     if done.step is not None:
         of = f" of {done.total_steps:,}" if done.total_steps else ""
         parts.append(f"step {done.step:,}{of}")

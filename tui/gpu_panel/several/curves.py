@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import log10
+from math import inf, log10
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -16,21 +16,51 @@ from textual.widget import Widget
 from gpu_engine.common import units
 from gpu_engine.common.clean import clean
 from gpu_engine.common.series import Series
-from gpu_engine.common.ticks import time_ticks
+from gpu_engine.common.ticks import step_ticks, time_ticks
+from gpu_engine.sweep.study import SoFar
 from gpu_engine.sweep.table import Point, short
 from gpu_panel import keys
-from gpu_panel.charts.axes import Axes
+from gpu_panel.charts.axes import Axes, most_shown
 from gpu_panel.charts.curves import Curve, CurveView
 from gpu_panel.common.painting import entitle
 from gpu_panel.common.panes import Pane
 from gpu_panel.common.picking import pick
 from gpu_panel.run.subjects import LOSS
-from gpu_panel.several.store import SeveralStore, name_of
+from gpu_panel.several.store import TRIES, SeveralStore, name_of
 
 AGAIN = 0.5
 """Seconds between two paints while members train."""
 _FINE = 1000
 """Marks of the axis of values from one value, or one decade, to the next."""
+
+
+_DOTS = 0.25
+"""`most_shown` of values of which each is a dot: more of them can be told apart."""
+_PARTS = 100
+"""Marks of the axis of tries from one to the next."""
+_OF_TRIES = Axes(x_name="try", x_each=_PARTS, x_text=lambda x: f"{x / _PARTS:,.0f}",
+                 may_be_log=True, empty="no value yet",
+                 x_ticks=lambda low, high, most: [_PARTS * v for v in step_ticks(
+                     max(low / _PARTS, 1), high / _PARTS, most)])
+
+
+def _above(most: float, values: Sequence[float]) -> str:
+    """How many are above the chart, for its title."""
+    many = sum(value > most for value in values)
+    return f", {many} above" if many else ""
+
+
+def of_tries(search: SoFar) -> list[Curve]:
+    """The best so far as a line in steps, and a dot for each try. x: _PARTS for each try."""
+    best, each = Series(), Series()
+    ends = [at * _PARTS - 1 for at, _ in search.best[1:]] + [search.asked_for * _PARTS]
+    for (at, value), end in zip(search.best, ends, strict=True):
+        # Not its two ends alone: of a line with few points each of them is marked.
+        xs = [*range(at * _PARTS, end, _PARTS // 10), end]
+        best.add_rising(xs, [value] * len(xs))
+    for at, value in search.reached:
+        each.add(at * _PARTS, value)
+    return [Curve(0, "best so far", best), Curve(1, "each try", each, loose=True)]
 
 
 def _over_time(axes: Axes) -> Axes:
@@ -54,8 +84,9 @@ class CurvesPane(CurveView, Pane):
     HELP = """One line for each run, the mean of its first ranks; the run under the cursor of the
 table is on top. x draws them over steps, or over the time since each run began (without the time
 between its attempts). c chooses another value, of all that runs record. What a loss falls from in
-its first steps may be above the chart. Beside it, of a sweep, what each value has led to: ● where
-runs are done, ○ as far as they have got."""
+its first steps may be above the chart, and so are runs that diverged. Of a search it shows the best
+so far against the tries, and c, in this pane, brings the curves. Beside it, of a sweep, what each
+value has led to: ● where runs are done, ○ as far as they have got."""
     DEFAULT_CSS = "CurvesPane { width: 62fr; }"
 
     def __init__(self, store: SeveralStore) -> None:
@@ -67,17 +98,36 @@ runs are done, ○ as far as they have got."""
         store = self.store
         if not store.runs:
             return
+        if store.search is not None and store.key == TRIES:
+            values = [value for _, value in store.search.reached]
+            most = most_shown(min(values, default=inf), values, _DOTS)
+            self.axes = replace(_OF_TRIES, most=most)
+            self.show(of_tries(store.search), None, 1)  # the dots are not below the line
+            self.entitle(store.search.line + _above(most, values))
+            return
         subject = store.subject
         by_time = store.by_time or subject.by_time
         axes = _over_time(subject.axes) if store.by_time and not subject.by_time else subject.axes
-        self.axes = replace(axes, settles=subject.key == LOSS,
+        curves = store.curves()
+        # What each rises to, but for the spike that it begins with.
+        tops = [max(one.series.hi[max(len(one.series) // 20, 1):], default=-inf) for one in curves]
+        most = inf if axes.zero else most_shown(
+            min((min(one.series.lo) for one in curves), default=inf), tops)
+        self.axes = replace(axes, settles=subject.key == LOSS, most=most,
                             empty="no value" if store.caught_up else "reading …")
-        self.show(store.curves(), None, chosen)
+        self.show(curves, None, chosen)
         reading = "" if store.caught_up else f", reading {store.read_share:.0%}"
         some, every = len(store.runs), len(store.members)
         those = f" ─ the first {some} of {every:,} runs" if some < every else ""
         over = "time" if by_time else "steps"
-        self.entitle(f"{name_of(subject)} over {over}{those}{reading}")
+        above = _above(most, tops)
+        self.entitle(f"{name_of(subject)} over {over}{those}{reading}{above}")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "axis" or self.store.key != TRIES
+
+    def why_off(self, action: str, parameters: tuple[object, ...]) -> str:
+        return "The best so far is drawn over tries; c brings the curves"
 
     def action_axis(self) -> None:
         self._show(self.store.key, not self.store.by_time)
@@ -98,16 +148,21 @@ runs are done, ○ as far as they have got."""
 
 
 class ValuesChart(CurveView):
-    """What each value of the key that varies most has led to."""
+    """What each value of the key that matters or varies most has led to."""
 
     DEFAULT_CSS = "ValuesChart { width: 38fr; display: none; }"
 
     def on_mount(self) -> None:
         self.can_focus = False
 
-    def paint(self, points: Sequence[Point], keys: Sequence[str], name: str) -> None:
-        """`points`: the lines of the table, the best first. `name`: of the value that decides."""
-        key = max(keys, key=lambda k: len({p.values[k] for p in points}), default="")
+    def paint(self, points: Sequence[Point], keys: Sequence[str], name: str,
+              search: SoFar | None) -> None:
+        """`points`: the lines of the table, the best first. `name`: of the value that decides. Of a
+        `search` whose values have no order but that of chance, each is a dot; it is the key that
+        matters most, where that is known."""
+        matters = search.matters if search is not None else {}
+        key = max(keys, key=lambda k: (matters.get(k, 0.0), len({p.values[k] for p in points})),
+                  default="")
         reached: dict[str, Point] = {}
         for point in sorted(points, key=lambda p: p.partial):  # one that is done counts more
             if key and point.best.mean is not None:
@@ -115,14 +170,19 @@ class ValuesChart(CurveView):
         self.display = len(reached) > 1
         if not self.display:
             return
-        places, self.axes = axis(list(reached))
+        places, axes = axis(list(reached))
+        values = [point.best.mean or 0.0 for point in reached.values()]
+        most = most_shown(min(values), values, _DOTS)
+        self.axes = replace(axes, most=most)
         done, others = Series(), Series()
         for place, point in sorted(zip(places, reached.values(), strict=True), key=lambda p: p[0]):
-            (others if point.partial else done).add(place, point.best.mean or 0.0)
+            series = others if point.partial or search is not None else done
+            series.add(place, point.best.mean or 0.0)
+        loose = "as far as it got" if search is None else "each try"
         self.show([Curve(0, label, series, loose=series is others) for label, series in (
-            ("done", done), ("as far as it got", others)) if len(series)])
+            ("done", done), (loose, others)) if len(series)])
         self.entitle(f"best {name} by {short([key])[0]} ─ {units.loss(points[0].best.mean)} at "
-                     f"{clean(points[0].values[key], 16)}")
+                     f"{clean(points[0].values[key], 16)}{_above(most, values)}")
 
 
 class Curves(Horizontal):
@@ -143,7 +203,7 @@ class Curves(Horizontal):
         curves, values, store = self.query_one(CurvesPane), self.query_one(ValuesChart), self.store
         curves.paint(chosen)
         if store.group is not None:
-            values.paint(store.points, store.group.keys, store.by.name)
+            values.paint(store.points, store.group.keys, store.by.name, store.search)
             curves.display = bool(curves.lines) or not (values.display and store.caught_up)
 
 

@@ -18,6 +18,7 @@ from gpu_engine.runs import compare
 from gpu_engine.runs.digest import By
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep.group import Done, Group
+from gpu_engine.sweep.study import LEAST
 from gpu_engine.sweep.table import FAILED, names
 from gpu_panel import keys
 from gpu_panel.charts.drawing import SAMPLES
@@ -43,7 +44,8 @@ EVERY = 0.5
 """Seconds between two paints."""
 _OF_SWEEP = {
     "stop": "All runs of this sweep have ended", "retry": "No run of this sweep has failed",
-    "compare": "There is only one run to compare", "value": "", "turn": ""}
+    "compare": "There is only one run to compare", "value": "", "turn": "",
+    "matters": f"Optuna says it of a search, from {LEAST} tries on that have completed"}
 """What can be done with a sweep only, and why with one it can't."""
 
 
@@ -54,14 +56,15 @@ class SeveralPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverri
     TITLE = "runs"
     KEYS = keys.of("several-table")
     BINDINGS: ClassVar[list[BindingType]] = keys.of_focus(KEYS)
-    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "retry"})
+    CHANGES: ClassVar[frozenset[str]] = frozenset({"stop", "retry", "matters"})
     HELP = """How each run has ended, or how far it is: its last loss (the mean of the ranks), its
 last evaluation, the time of its attempts, its speed and the most memory that it took. Of a sweep,
 a line for each combination of values, the best first: the best and the last value of its completed
 runs (mean ± sample standard deviation, and their number); ~ marks combinations without a completed
 run. Enter shows the runs of a line, and opens one. b chooses the value to rank by, O whether the
 least or the greatest is best. c compares the runs of the line, or the best ones if it has only one.
-s stops the whole sweep, u retries failed runs."""
+s stops the whole sweep, u retries failed runs. Below, of a search, how far it has got; w asks
+Optuna which values matter, and the second chart is then of the first of them."""
     DEFAULT_CSS = "SeveralPane { height: auto; min-height: 4; max-height: 30%; }"
 
     @dataclass
@@ -94,7 +97,7 @@ s stops the whole sweep, u retries failed runs."""
         self._skipped = min(self._skipped, max(len(shown.columns) - shown.fixed - 1, 0))
         head, rows = shown.build(width, self._skipped)
         if store.group is not None:
-            rows += table.below(store.points, store.by, store.group.of, width)
+            rows += table.below(store.points, store.by, store.group.of, width, store.search)
         return head, rows
 
     def table(self) -> Table:
@@ -146,7 +149,8 @@ s stops the whole sweep, u retries failed runs."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         store = self.store
-        can = {"retry": any(one.kind == FAILED for one in store.members), "stop": store.goes_on,
+        can = {"matters": store.search is not None and store.search.completed >= LEAST,
+               "retry": any(one.kind == FAILED for one in store.members), "stop": store.goes_on,
                "compare": len(self._to_compare()) > 1}
         return can.get(action, bool(store.members) or action not in _OF_SWEEP)
 
@@ -181,6 +185,14 @@ s stops the whole sweep, u retries failed runs."""
         pick(self.app, "The value that decides",
              [(name, "", partial(self._decide, By(name)))
               for name in names(self.store.members)])
+
+    @guarded("matters", exclusive=True)
+    async def action_matters(self) -> None:
+        self.notify("Optuna is asked which values matter …", markup=False)
+        await self.store.ask_what_matters()
+        if self.store.search is not None and self.is_attached:
+            self.notify(self.store.search.lines()[-1], markup=False)  # below it may be no room
+            self.post_message(self.Moved(self))
 
     def _decide(self, by: By) -> None:
         self.store.decide(by)

@@ -22,6 +22,7 @@ from gpu_engine.runs.compare import Figures, RunFacts
 from gpu_engine.runs.digest import By, figures_of
 from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run
+from gpu_engine.sweep import study
 from gpu_engine.sweep.group import Group, default_by, find, read
 from gpu_engine.sweep.table import RUNNING, WAITING, One, Point, assigned, points, summary
 from gpu_panel import readonly
@@ -34,6 +35,8 @@ from gpu_panel.run.store import RunStore
 from gpu_panel.run.subjects import LOSS
 from gpu_panel.several.curve import joined, over_time
 
+TRIES = "tries"
+"""In place of a curve's key: the best so far, against the tries of a search."""
 MOST = 16
 """The most runs whose curves are drawn at once."""
 CURVED = 8
@@ -98,6 +101,9 @@ class SeveralStore(Followed):
         """What the curves show."""
         self.by_time = False
         """Whether they are drawn over time and not over steps."""
+        self.chosen = False
+        """Whether a person has said what they show. Before, those of a search are its tries, as
+        soon as one has a value."""
         self.read_share = 0.0
         self.group: Group | None = None
         self.members: list[One] = []
@@ -106,6 +112,8 @@ class SeveralStore(Followed):
         """The lines of the sweep's table, the best first."""
         self.by = By()
         """The value that decides which is best."""
+        self.search: study.SoFar | None = None
+        """How far a search has got. What matters is of when a person asked for it last."""
         self.stale = True
         """Whether members may have changed which had all ended."""
         self._gathered = -math.inf
@@ -117,8 +125,9 @@ class SeveralStore(Followed):
 
     @property
     def goes_on(self) -> bool:
-        """Whether members of the sweep may still change by themselves."""
-        return any(one.kind in (RUNNING, WAITING) for one in self.members)
+        """Whether members of the sweep may still change by themselves, or get more."""
+        return any(one.kind in (RUNNING, WAITING) for one in self.members) or (
+            self.search is not None and self.search.asks)
 
     @property
     def live(self) -> bool:
@@ -130,7 +139,10 @@ class SeveralStore(Followed):
         """Key → the name of what can be drawn, and how many runs have it."""
         every = [subject for one in self.runs for subject in subjects.every(one)]
         many = Counter(subject.key for subject in every)
-        return {subject.key: (name_of(subject), many[subject.key]) for subject in every}
+        tries = {} if self.search is None else {
+            TRIES: ("best so far, over tries", len(self.members))}
+        return tries | {
+            subject.key: (name_of(subject), many[subject.key]) for subject in every}
 
     @property
     def subject(self) -> subjects.Subject:
@@ -168,7 +180,7 @@ class SeveralStore(Followed):
                 if len(series := one.curve(self.key, by_time=self.by_time))]
 
     def show(self, key: str, by_time: bool) -> None:
-        self.key, self.by_time = key, by_time
+        self.key, self.by_time, self.chosen = key, by_time, True
         self.version += 1
 
     def decide(self, by: By) -> None:
@@ -183,11 +195,16 @@ class SeveralStore(Followed):
         if self.sweep and (self.stale or (
                 self.goes_on and now - self._gathered >= _GATHERED_EVERY)):
             self.stale, self._gathered = False, now
-            group, members, by = await in_thread(self._gather)
-            if self.group is None:
-                self.runs = [Compared(run) for run, _ in group.members[:MOST]]
+            group, members, by, search = await in_thread(self._gather)
+            drawn = {one.run.id for one in self.runs}
+            self.runs += [Compared(run) for run, _ in group.members[:MOST] if run.id not in drawn]
             self.members, by = members, self.by if self.group is not None else by
             self.group = group
+            if search is not None and self.search is not None:
+                search = replace(search, matters=self.search.matters, asked=self.search.asked)
+            self.search = search
+            if search is not None and search.best and not self.chosen:
+                self.key = TRIES
             self.decide(by)
         waits = [await one.read_on() for one in self.runs]
         self.caught_up = all(one.caught_up for one in self.runs)
@@ -197,12 +214,23 @@ class SeveralStore(Followed):
         self._seen = seen
         return 0.0 if 0.0 in waits else _LIVE_EVERY if self.live else _DONE_EVERY
 
-    def _gather(self) -> tuple[Group, list[One], By]:
-        """The sweep, its members, and what decides unless a person says otherwise. Blocks. Raises
-        UserError if it is gone."""
-        group = self.group or find(self.sweep)
+    def _gather(self) -> tuple[Group, list[One], By, study.SoFar | None]:
+        """The sweep, its members, what decides unless a person says otherwise, and how far a search
+        has got. Blocks. Raises UserError if it is gone."""
+        asks = self.search is not None and self.search.asks  # then it has new members
+        group = self.group if self.group is not None and not asks else find(self.sweep)
         members = read(group, partial(figures_of, keep=not readonly.on))
-        return group, members, default_by(group, members)
+        return group, members, default_by(group, members), study.so_far(group, members)
+
+    async def ask_what_matters(self) -> None:
+        """Have Optuna say it, in a process of its own. Raises UserError."""
+        search, group, members = self.search, self.group, self.members
+        if search is None or group is None:
+            return
+        told = await in_thread(lambda: study.with_shares(search, group, members))
+        if self.search is not None:
+            self.search = replace(self.search, matters=told.matters, asked=told.asked)
+            self.version += 1
 
 
 def name_of(subject: subjects.Subject) -> str:

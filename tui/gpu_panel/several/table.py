@@ -14,6 +14,7 @@ from gpu_engine.runs import compare
 from gpu_engine.runs.compare import RunFacts
 from gpu_engine.runs.digest import By
 from gpu_engine.sweep import table as sweep_table
+from gpu_engine.sweep.study import SoFar
 from gpu_engine.sweep.table import FAILED, Point, short
 from gpu_panel.common.rows import Line, Part, Row, cells, text_row
 from gpu_panel.common.table import head, line
@@ -107,10 +108,13 @@ def _run(point: Point, strokes: Strokes, style: str) -> Shown:
                  (f"  {one.why}" if one.why else "", bad or "dim"))
 
 
-def below(points: Sequence[Point], by: By, of: int, width: int) -> list[Row]:
-    """What is said below the table: what the figures are, and why runs have failed. `of`: how many
-    runs were to be submitted."""
+def below(points: Sequence[Point], by: By, of: int, width: int,
+          search: SoFar | None = None) -> list[Row]:
+    """What is said below the table: how far a search has got, what the figures are, and why runs
+    have failed. `of`: how many runs were to be submitted."""
     rows = [text_row("")]
+    for told in search.lines() if search is not None else ():
+        rows.append(text_row(told, "", width))
     several = [m for p in points for m in p.members if len(p.members) > 1]
     for kind, told in sweep_table.causes(several):
         rows.append(text_row(told, "bad" if kind == FAILED else "dim", width))

@@ -14,11 +14,20 @@ from gpu_engine.runs.folder import Run, State
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 from gpu_panel.common.command_dialog import CommandDialog
-from gpu_panel.common.dialogs import Confirm, Message
+from gpu_panel.common.dialogs import Confirm
 from gpu_panel.run.screen import RunScreen
 
 from ....conftest import slots
-from ...panel_kit import fields_of, on_top, panel, says, screen_text, settled, until
+from ...panel_kit import (
+    fields_of,
+    on_top,
+    panel,
+    said_below,
+    says,
+    screen_text,
+    settled,
+    until,
+)
 from .test_pane import at_the_runs
 
 DIGITS = {"name": "seven", "task": {"use": "gpu_engine.tasks.digits:Digits"},
@@ -89,23 +98,23 @@ async def test_the_figures_are_written_where_the_dialog_says(tmp_path, monkeypat
     run.events(0).write_text("".join(json.dumps(line) + "\n" for line in steps))
     async with panel(slots(2), size=(80, 24)) as (pilot, screen):
         await at_the_runs(pilot, screen, 1)
-        for place in ("/proc/none/figures.csv", "~/its.csv"):
-            await pilot.press("E")
-            await says(pilot, "TensorBoard")
-            await pilot.press(*"as csv")
-            await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
-            await pilot.press("enter")
-            await on_top(pilot, CommandDialog)
-            asked = fields_of(pilot.app)
-            assert {name: field.value for name, field in asked.items()} == {
-                "--out": f"{run.id}.csv"}
-            asked["--out"].value = place
-            await pilot.click(next(b for b in pilot.app.screen.query(Button)
-                                   if str(b.label) == "Write"))
-            if place.startswith("/"):
-                await on_top(pilot, Message, "/proc/none")
-                await pilot.press("escape")
+        await pilot.press("E")
+        await says(pilot, "TensorBoard")
+        await pilot.press(*"as csv")
+        await until(pilot, lambda: "TensorBoard" not in screen_text(pilot.app))
+        await pilot.press("enter")
+        await on_top(pilot, CommandDialog)
+        asked = fields_of(pilot.app)
+        assert {name: field.value for name, field in asked.items()} == {"--out": f"{run.id}.csv"}
+        asked["--out"].value = "/proc/none/figures.csv"
+        await pilot.click(next(b for b in pilot.app.screen.query(Button)
+                               if str(b.label) == "Write"))
+        await said_below(pilot, asked["--out"])  # the dialog stays, with what was typed
+        await says(pilot, "/proc/none")
+        asked["--out"].value = "~/its.csv"
+        await pilot.press("enter")
         written = tmp_path / "me/its.csv"
+        await on_top(pilot, screen)
         await until(pilot, written.exists)
     with written.open(newline="") as file:
         rows = list(csv.DictReader(file))
