@@ -12,7 +12,7 @@ from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from .disks import du, fill, kept_full, mounted
-from .kit import Box, case, checkpoints, events, logs, steps, verified
+from .kit import UNTIL_LET_GO, Box, case, checkpoints, events, logs, steps, verified
 
 SMALL = "72m"
 """A disk with just enough room for a run to begin: see `gpu_engine.runs.disk_room.LEAST`."""
@@ -56,7 +56,7 @@ def a_full_disk_for_a_while(box: Box) -> None:
             pid = run.state().processes[0].pid
             assert run.state().state == "running", logs(run)
         wait_for(lambda: any("could not be written for" in e["message"]
-                             for e in events(run, 0, "warning")), 20)
+                             for e in events(run, 0, "warning")))
         seen = steps(run)
         wait_for(lambda: steps(run) > seen + 30)
         assert run.state().processes[0].pid == pid
@@ -166,8 +166,7 @@ held = []
 while True:
     try: held.append(os.open("/dev/null", os.O_RDONLY))
     except OSError: break
-train(120)
-""", ranks=1)
+""" + UNTIL_LET_GO, ranks=1)
     state = box.running(run)
     box.stepping(run, 2)
     soft, hard = resource.prlimit(state.pid, resource.RLIMIT_NOFILE)
@@ -175,4 +174,5 @@ train(120)
     resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (used, hard))
     time.sleep(0.5)
     resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    box.let_go(run)
     assert box.ended(run).state == "completed", logs(run)
