@@ -241,15 +241,15 @@ def test_a_rank_that_writes_a_checkpoint_may_finish_it(box: Box):
     run = box.go("""
 start()
 step(1)
-while not asked:
-    time.sleep(0.01)
 began = time.time()
 for done in range(1, 30):
     tell("phase", phase="checkpoint", since=began, step=1, done=done, total=30)
     time.sleep(0.1)
+    while not asked:
+        time.sleep(0.01)
 finish("stopped", 1)
 """, ranks=1, run={"grace": 0.5})
-    wait_for(lambda: run.events(0).exists() and '"step"' in run.events(0).read_text())
+    wait_for(lambda: run.events(0).exists() and '"checkpoint"' in run.events(0).read_text())
     assert run.state().live
     run.stop()
     state = over(run)
