@@ -21,9 +21,9 @@ from .. import event_lines
 from ..conftest import wait_for
 from ..event_lines import from_dict
 
-WORKS = "import time\nwhile True: sum(range(100_000)), time.sleep(0.01)"
+WORKS = "while True: sum(range(100_000)), time.sleep(0.01)"
 """A fraction of the time, as a rank does whose device computes."""
-SLEEPS = "import time; time.sleep(600)"
+SLEEPS = "time.sleep(600)"
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,9 @@ def _no_stacks(monkeypatch):
 
 @pytest.fixture
 def process(request):
-    with subprocess.Popen([sys.executable, "-c", request.param]) as child:
-        time.sleep(0.3)  # its own start is work too
+    code = f"import time; print('up', flush=True)\n{request.param}"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()  # its own start is work too
         yield child
         child.kill()
 

@@ -100,18 +100,23 @@ def test_a_step_that_is_printed_is_one(go):  # noqa: F811
     assert state.until > state.attempts[0].started + 1.5
 
 
-def test_what_has_to_be_killed_has_not_completed(go):  # noqa: F811
-    run = go("signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwait()",
-             run={"limit": 2.0, "limit_from": "start", "grace": 0.2})
+def shell(text: str, **sections) -> runs.Run:
+    """A command that is ready long before its time is up, unlike a Python."""
+    return launch(from_dict({"task": {"command": ["sh", "-c", text]}, "devices": {"ids": ["cpu:0"]}}
+                            | sections), inventory=slots(1))
+
+
+def test_what_has_to_be_killed_has_not_completed(home):
+    run = shell("trap '' INT TERM; exec sleep 120",
+                run={"limit": 2.0, "limit_from": "start", "grace": 0.2})
     state = over(run)
     assert (state.state, state.exit_code) == ("failed", 1)
     assert state.reason == state.cause.message \
         == "time was up after 00:02; the ranks did not stop in time and were killed"
 
 
-def test_a_failure_is_one_and_restarts_have_the_rest_of_the_time(go):  # noqa: F811
-    run = go("sys.exit(3)", run={"limit": 7.0, "limit_from": "start"}, train={"restarts": 50})
+def test_a_failure_is_one_and_restarts_have_the_rest_of_the_time(home):
+    run = shell("exit 3", run={"limit": 7.0, "limit_from": "start"}, train={"restarts": 50})
     state = over(run)
     assert state.state == "failed"
     assert "exited with 3" in state.reason
