@@ -146,7 +146,8 @@ def wait_for_signal(numbers: Collection[int], seconds: float) -> tuple[int, int]
     """(number, sender's pid) of the next of these signals, which are blocked; None if there is none
     within so many seconds."""
     got = signal.sigtimedwait(numbers, seconds)
-    return None if got is None else (got.si_signo, got.si_pid)
+    # To a process that is suspended beyond the time, Python tells of a signal that never came.
+    return None if got is None or got.si_signo not in numbers else (got.si_signo, got.si_pid)
 
 
 def asked_to_end() -> bool:
