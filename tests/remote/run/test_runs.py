@@ -218,6 +218,7 @@ def test_a_killed_mirror_is_not_told_as_a_lost_run(hosts):
 
 def test_everything_that_is_wrong_is_named_before_anything_starts(hosts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()  # by it two names are known for one machine, if it is there for both
     text = (hosts / "hosts.toml").read_text()
     (hosts / "hosts.toml").write_text(
         text + f'[hosts.twin]\nvia = ["env", "GPU_PANEL_HOME={tmp_path / "a"}"]\n'
