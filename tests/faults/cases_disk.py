@@ -18,12 +18,12 @@ SMALL = "72m"
 """A disk with just enough room for a run to begin: see `gpu_engine.runs.disk_room.LEAST`."""
 
 
-def chatty(box: Box) -> str:
-    """The toy task, but it prints at each step, as many tasks do."""
+def toy(box: Box, more: str) -> str:
+    """The toy task, but it does more at each step."""
     text = (Path(__file__).parents[1] / "training" / "toy.py").read_text()
-    path = box.tmp / "chatty.py"
+    path = box.tmp / "more.py"
     path.write_text(text.replace("        time.sleep(self.pause)\n",
-                                 "        time.sleep(self.pause)\n        print('x' * 200)\n", 1))
+                                 f"        time.sleep(self.pause)\n        {more}\n", 1))
     return f"{path}:Toy"
 
 
@@ -46,7 +46,7 @@ def stands_still(path: Path, seconds: float = 2.0) -> Callable[[], bool]:
 def a_full_disk_for_a_while(box: Box) -> None:
     with mounted(box.home, SMALL):
         run = start(box.prepared_toy(
-            use=chatty(box), params={"pause": 0.02, "examples": 48_000},
+            use=toy(box, "print('x' * 200)"), params={"pause": 0.02, "examples": 48_000},
             train={"steps": 100_000, "checkpoint_every": 10, "keep": 2}))
         box.stepping(run, 21)
         assert run.log(0).stat().st_size > 0
@@ -71,11 +71,15 @@ def a_full_disk_for_a_while(box: Box) -> None:
       "failed, as the final checkpoint could not be written; the disk holds that state",
       root=True)
 def a_full_disk_to_the_end(box: Box) -> None:
+    (held := box.tmp / "held").touch()  # it goes on to its end once the disk is full
     with mounted(box.home, SMALL):
-        run = box.toy(params={"pause": 0.02},  # no checkpoint is removed and makes room
-                      train={"steps": 100, "checkpoint_every": 10, "keep": 10})
-        box.stepping(run, 21)
+        run = start(box.prepared_toy(
+            use=toy(box, f"wait_for({str(held)!r} if self.calls == 50 else '')"),
+            params={"pause": 0.02},  # no checkpoint is removed and makes room
+            train={"steps": 100, "checkpoint_every": 10, "keep": 10}))
+        wait_for(lambda: len(checkpoints(run)) > 1)
         fill(box.home)
+        held.unlink()
         state = box.ended(run)
         wait_for(lambda: not run.supervised())
         state = run.state()
