@@ -46,7 +46,7 @@ stuck_here()
 @case("One rank stands in its data, the others wait in backward (train.hang_timeout)",
       "failed; that rank and phase are named, its stack is in cause and log, the restart counts")
 def a_hang_ends_with_evidence(box: Box) -> None:
-    run = box.go(HANGING, train={"hang_timeout": 1.0})
+    run = box.go(HANGING, train={"hang_timeout": 2.0})
     state = box.ended(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "Hang")
@@ -61,12 +61,12 @@ def a_hang_ends_with_evidence(box: Box) -> None:
 @case("SIGSTOP of the supervisor for a while, under train.hang_timeout",
       "ranks go on; it catches up, takes nothing for a hang, and the run completes")
 def the_supervisor_is_stopped_for_a_while(box: Box) -> None:
-    run = box.go("start()" + UNTIL_LET_GO, train={"hang_timeout": 1.0})
+    run = box.go("start()" + UNTIL_LET_GO, train={"hang_timeout": 3.0})
     state = box.running(run)
     box.stepping(run, 2)
     kill(state.pid, signal.SIGSTOP)
     at = steps(run)
-    time.sleep(2.0)
+    time.sleep(4.0)
     wait_for(lambda: steps(run) > at + 20)
     kill(state.pid, signal.SIGCONT)
     box.let_go(run)
