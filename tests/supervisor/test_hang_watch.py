@@ -35,7 +35,8 @@ def _no_stacks(monkeypatch):
 def process(request):
     code = f"import time; print('up', flush=True)\n{request.param}"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
-        child.stdout.readline()  # its own start is work too
+        child.stdout.readline()  # its own start is work too, and so is the way to its sleep
+        wait_for(lambda: procs.read_stat(child.pid).state == "S")
         yield child
         child.kill()
 
