@@ -59,7 +59,8 @@ else:
                               phases=[Phase.explicit, Phase.generate])
     settings.load_profile(os.environ.get("GPU_PANEL_EXAMPLES", "suite"))
 
-LONG = ("nodes", "e2e", "observe", "faults", "remote", "worker", "training", "trust")
+LONG = ("nodes", "e2e", "observe", "faults", "remote", "queue", "worker", "training", "supervisor",
+        "slurm", "trust")
 """Folders with the files that take longest, which several processes begin with: at the end of a run
 most of them would wait for one that has a long file left. Their tests start several processes, most
 of them with torch, which takes minutes where many others compute: `LIMIT` is their time limit."""

@@ -98,6 +98,7 @@ async def test_it_may_look_and_nothing_else(home):
         assert (await tool("logs", run=run.id, search="down"))[0]["lines"] == []
         told = await asyncio.gather(*(tool(name) for name in ("queue", "runs", "devices") * 4))
         assert [next(reversed(one)) for one, _ in told] == ["rows", "rows", "host"] * 4
+        wait_for(lambda: run.state().state == "running")  # which is told after its ranks speak
         [row] = (await tool("runs"))[0]["rows"]
         assert (row["id"], row["state"]) == (run.id, "running")
     run.stop(now=True)

@@ -38,8 +38,7 @@ def test_it_is_said_to_be_lost_while_another_hangs(as_this_machine, lines):
     with Sampler(inventory, interval=0.05, patience=0.3) as found:
         wait_for(lambda: found.latest and not found.latest.problem)
         machine.add(lines[0])
-        sample = wait_for(lambda: (s := found.latest.of("1")).problem and s)
-        assert sample.lost
+        wait_for(lambda: found.latest.of("1").lost)
         machine.add(*lines[1:])
         wait_for(lambda: found.latest.of("0").problem)
         end = time.monotonic() + 1

@@ -66,10 +66,10 @@ def test_a_day(home, tmp_path):
 
     queued = runs.find(ok("run", "single", "--queue", "--after", two.id, *tiny,
                           "--devices", "cpu:0").strip())
-    wait_for(lambda: queued.state().state == "completed", 120)
+    wait_for(lambda: queued.state().state == "completed")
     ok("run", "single", "--devices", "cpu:0", *tiny, "--grid", "train.lr=1e-2,3e-3")
     wait_for(lambda: len(runs.all_runs()) == 6
-             and not any(run.state().live for run in runs.all_runs()), 120)
+             and not any(run.state().live for run in runs.all_runs()))
 
     (listed,) = json.loads(ok("runs", "--json", "--filter", "tag:day"))
     assert (listed["id"], listed["state"]) == (two.id, "completed")

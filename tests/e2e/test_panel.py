@@ -20,9 +20,9 @@ TINY = ("task.params.width=32", "task.params.layers=1", "task.params.context=32"
 @pytest.mark.timeout(300)
 async def test_a_day():
     async with panel(slots(2), sets=TINY) as (pilot, screen):
-        async def reads(*texts: str, seconds: float = 60) -> None:
+        async def reads(*texts: str) -> None:
             """Wait until the screen says all of this."""
-            await until(pilot, lambda: all(t in screen_text(pilot.app) for t in texts), seconds)
+            await until(pilot, lambda: all(t in screen_text(pilot.app) for t in texts))
 
         # Two slots are ticked; a batch that they can't share is refused, another is planned.
         await pilot.press("escape", "1", "a", "a")
@@ -43,7 +43,7 @@ async def test_a_day():
         await pilot.press("ctrl+l")
         await until(pilot, runs.all_runs)
         (two,) = runs.all_runs()
-        await reads(two.id, "completed", "ranks ─ 2", seconds=120)
+        await reads(two.id, "completed", "ranks ─ 2")
         assert [len(losses(two, rank)) for rank in (0, 1)] == [6, 6]
         await pilot.press("escape")
         await reads("✓", "100 %")
@@ -55,7 +55,7 @@ async def test_a_day():
         await pilot.press("ctrl+l")
         await until(pilot, lambda: len(runs.all_runs()) == 2)
         long = next(run for run in runs.all_runs() if run.id != two.id)
-        await until(pilot, lambda: len(losses(long)) > 3, 60)
+        await until(pilot, lambda: len(losses(long)) > 3)
         await pilot.press("escape", "escape", "4", "s")
         await reads("save")
         await pilot.press("y")
@@ -64,7 +64,7 @@ async def test_a_day():
         await pilot.press("u")
         await reads("Attempt 1 stopped", f"after step {steps}")
         await pilot.press(*["backspace"] * 7, *str(steps + 3), "enter")
-        await until(pilot, lambda: long.state().attempt == 2 and not long.state().live, 120)
+        await until(pilot, lambda: long.state().attempt == 2 and not long.state().live)
         assert [e["steps"] for e in events(long, 0) if e["kind"] == "end"] == [steps, steps + 3]
 
         # Both runs are compared; the form is what it was; what is removed goes from the disk.
@@ -88,11 +88,11 @@ async def test_a_panel_that_was_closed_comes_back_to_what_runs():
         await pilot.press("ctrl+l")
         await until(pilot, runs.all_runs)
         (run,) = runs.all_runs()
-        await until(pilot, lambda: losses(run), 60)
+        await until(pilot, lambda: losses(run))
     assert run.state().live
     async with panel(slots(1)) as (pilot, screen):
         await until(pilot, lambda: run.id in screen_text(pilot.app))
         await pilot.press("escape", "4", "enter")
         await until(pilot, lambda: "running" in screen_text(pilot.app))
         await pilot.press("s", "y")
-        await until(pilot, lambda: run.state().state == "stopped", 60)
+        await until(pilot, lambda: run.state().state == "stopped")

@@ -12,18 +12,18 @@ from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from .disks import du, fill, kept_full, mounted
-from .kit import Box, case, checkpoints, events, logs, steps, verified
+from .kit import UNTIL_LET_GO, Box, case, checkpoints, events, logs, steps, verified
 
 SMALL = "72m"
 """A disk with just enough room for a run to begin: see `gpu_engine.runs.disk_room.LEAST`."""
 
 
-def chatty(box: Box) -> str:
-    """The toy task, but it prints at each step, as many tasks do."""
+def toy(box: Box, more: str) -> str:
+    """The toy task, but it does more at each step."""
     text = (Path(__file__).parents[1] / "training" / "toy.py").read_text()
-    path = box.tmp / "chatty.py"
+    path = box.tmp / "more.py"
     path.write_text(text.replace("        time.sleep(self.pause)\n",
-                                 "        time.sleep(self.pause)\n        print('x' * 200)\n", 1))
+                                 f"        time.sleep(self.pause)\n        {more}\n", 1))
     return f"{path}:Toy"
 
 
@@ -46,7 +46,7 @@ def stands_still(path: Path, seconds: float = 2.0) -> Callable[[], bool]:
 def a_full_disk_for_a_while(box: Box) -> None:
     with mounted(box.home, SMALL):
         run = start(box.prepared_toy(
-            use=chatty(box), params={"pause": 0.02, "examples": 48_000},
+            use=toy(box, "print('x' * 200)"), params={"pause": 0.02, "examples": 48_000},
             train={"steps": 100_000, "checkpoint_every": 10, "keep": 2}))
         box.stepping(run, 21)
         assert run.log(0).stat().st_size > 0
@@ -56,7 +56,7 @@ def a_full_disk_for_a_while(box: Box) -> None:
             pid = run.state().processes[0].pid
             assert run.state().state == "running", logs(run)
         wait_for(lambda: any("could not be written for" in e["message"]
-                             for e in events(run, 0, "warning")), 20)
+                             for e in events(run, 0, "warning")))
         seen = steps(run)
         wait_for(lambda: steps(run) > seen + 30)
         assert run.state().processes[0].pid == pid
@@ -71,11 +71,15 @@ def a_full_disk_for_a_while(box: Box) -> None:
       "failed, as the final checkpoint could not be written; the disk holds that state",
       root=True)
 def a_full_disk_to_the_end(box: Box) -> None:
+    (held := box.tmp / "held").touch()  # it goes on to its end once the disk is full
     with mounted(box.home, SMALL):
-        run = box.toy(params={"pause": 0.02},  # no checkpoint is removed and makes room
-                      train={"steps": 100, "checkpoint_every": 10, "keep": 10})
-        box.stepping(run, 21)
+        run = start(box.prepared_toy(
+            use=toy(box, f"wait_for({str(held)!r} if self.calls == 50 else '')"),
+            params={"pause": 0.02},  # no checkpoint is removed and makes room
+            train={"steps": 100, "checkpoint_every": 10, "keep": 10}))
+        wait_for(lambda: len(checkpoints(run)) > 1)
         fill(box.home)
+        held.unlink()
         state = box.ended(run)
         wait_for(lambda: not run.supervised())
         state = run.state()
@@ -166,8 +170,7 @@ held = []
 while True:
     try: held.append(os.open("/dev/null", os.O_RDONLY))
     except OSError: break
-train(120)
-""", ranks=1)
+""" + UNTIL_LET_GO, ranks=1)
     state = box.running(run)
     box.stepping(run, 2)
     soft, hard = resource.prlimit(state.pid, resource.RLIMIT_NOFILE)
@@ -175,4 +178,5 @@ train(120)
     resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (used, hard))
     time.sleep(0.5)
     resource.prlimit(state.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    box.let_go(run)
     assert box.ended(run).state == "completed", logs(run)

@@ -6,8 +6,9 @@ import re
 import signal
 import time
 
+from ..conftest import wait_for
 from .cases_processes import TRAIN, kill
-from .kit import Box, case, steps
+from .kit import UNTIL_LET_GO, Box, case, steps
 
 
 @case("SIGSTOP of a rank under train.hang_timeout",
@@ -46,7 +47,7 @@ stuck_here()
 @case("One rank stands in its data, the others wait in backward (train.hang_timeout)",
       "failed; that rank and phase are named, its stack is in cause and log, the restart counts")
 def a_hang_ends_with_evidence(box: Box) -> None:
-    run = box.go(HANGING, train={"hang_timeout": 1.0})
+    run = box.go(HANGING, train={"hang_timeout": 2.0})
     state = box.ended(run)
     assert state.state == "failed"
     assert (state.cause.rank, state.cause.type) == (1, "Hang")
@@ -61,13 +62,14 @@ def a_hang_ends_with_evidence(box: Box) -> None:
 @case("SIGSTOP of the supervisor for a while, under train.hang_timeout",
       "ranks go on; it catches up, takes nothing for a hang, and the run completes")
 def the_supervisor_is_stopped_for_a_while(box: Box) -> None:
-    run = box.go("start(); train(250)", train={"hang_timeout": 1.0})
+    run = box.go("start()" + UNTIL_LET_GO, train={"hang_timeout": 3.0})
     state = box.running(run)
     box.stepping(run, 2)
     kill(state.pid, signal.SIGSTOP)
     at = steps(run)
-    time.sleep(2.0)
-    assert steps(run) > at + 20
+    time.sleep(4.0)
+    wait_for(lambda: steps(run) > at + 20)
     kill(state.pid, signal.SIGCONT)
+    box.let_go(run)
     state = box.ended(run)
     assert state.state == "completed", state

@@ -17,7 +17,7 @@ from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from ..devices.conftest import _builder
-from .kit import SOON, Box, case
+from .kit import Box, case
 
 LAUNCH = """
 import sys
@@ -52,7 +52,7 @@ def the_launcher_is_killed(box: Box) -> None:
     box.killed_launchers = True
     time.sleep(0.3)
     for run in runs.all_runs():
-        state = wait_for(lambda run=run: (s := run.state()).state != "queued" and s, SOON)
+        state = wait_for(lambda run=run: (s := run.state()).state != "queued" and s)
         if state.live:
             run.stop(now=True)
             assert box.ended(run).state == "stopped"
@@ -89,11 +89,11 @@ def two_launches_for_one_gpu(box: Box) -> None:
         winner = next(p for p in both if p is not loser)
         out, err = loser.communicate()
         assert loser.returncode in (1, 2), (out, err)
-        # Which run it is is written a moment after the lease is taken.
         assert re.search(r"is held by (run \w+|another run)", out + err), (out, err)
-        held = lease.holders(paths.leases_folder())
-        assert len(held) == 1
-        holder = runs.find(next(iter(held.values())).run)
+        # Which run it is is written a moment after the lease is taken.
+        (holder,) = wait_for(lambda: all(held := [
+            h.run for h in lease.holders(paths.leases_folder()).values()]) and held)
+        holder = runs.find(holder)
         assert holder.state().live
         holder.stop()
         assert winner.wait() == 130

@@ -13,15 +13,9 @@ from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
 from ..notify.endpoint import Endpoint, endpoint, private
-from .kit import Box, case
+from .kit import UNTIL_LET_GO, Box, case
 
 SECRET = "hushhush-b7d1"
-HELD = "start()\nwhile not (run / 'go').exists(): time.sleep(0.02)\ntrain(5)"
-"""Trains as soon as it is let go."""
-
-
-def let_go(run: runs.Run) -> None:
-    (run.path / "go").touch(0o600)
 
 
 def tell(**entries: Endpoint | list[str]) -> None:
@@ -56,10 +50,10 @@ def told(run: runs.Run) -> list[tuple[str, str, str]]:
 def the_sender_is_killed(box: Box) -> None:
     with endpoint(200) as there:
         tell(phone=there)
-        run = box.go(HELD, ranks=1)
+        run = box.go("start()" + UNTIL_LET_GO, ranks=1)
         box.running(run)
         os.kill(wait_for(lambda: sender(run)), signal.SIGKILL)
-        let_go(run)
+        box.let_go(run)
         assert box.ended(run).state == "completed"
         assert (told(run), there.got) == ([], [])
         assert box.cli("resume", run.id, "--detach").returncode == 0

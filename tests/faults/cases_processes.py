@@ -13,7 +13,7 @@ from gpu_engine.common.errors import UserError
 from gpu_engine.runs import folder as runs
 
 from ..conftest import wait_for
-from .kit import SOON, Box, case, events, guard_of, logs, members, steps
+from .kit import SOON, UNTIL_LET_GO, Box, case, events, guard_of, logs, members, steps
 
 TRAIN = "start(); train(every=20)"
 
@@ -51,9 +51,10 @@ def the_supervisor_is_killed(box: Box) -> None:
 
 @case("SIGKILL to the guard behind the supervisor", "the run goes on and completes")
 def the_guard_is_killed(box: Box) -> None:
-    run = box.go("start(); train(60)")
+    run = box.go("start()" + UNTIL_LET_GO)
     state = box.running(run)
     kill(guard_of(state))
+    box.let_go(run)
     assert box.ended(run).state == "completed"
 
 

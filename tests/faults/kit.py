@@ -35,6 +35,16 @@ STANDIN = Path(__file__).with_name("standin.py")
 TOY = f"{Path(__file__).parents[1] / 'training' / 'toy.py'}:Toy"
 SOON = 5.0
 """Seconds after which no process of a run may be left, whatever was killed."""
+UNTIL_LET_GO = """
+n = 0
+while not (run / 'go').exists():
+    n += 1
+    step(n)
+    beat(step=n)
+    time.sleep(0.01)
+finish(n=n)
+"""
+"""What a stand-in rank does after `start()`: it trains, and completes once it is let go."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +174,10 @@ class Box:
     def stepping(self, run: runs.Run, step: int = 1, rank: int = 0) -> None:
         wait_for(lambda: steps(run, rank) >= step or not run.state().live)
         assert run.state().live, f"{run.state()}\n{logs(run)}"
+
+    def let_go(self, run: runs.Run) -> None:
+        """Have ranks that train until then complete."""
+        (run.path / "go").touch(0o600)
 
     def ended(self, run: runs.Run, seconds: float | None = None) -> runs.State:
         """Wait until the run has ended and its supervisor too, so that it can be resumed."""

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..conftest import wait_for
+from ..conftest import patience, wait_for
 
 TOOLS = ("sshd", "ssh", "ssh-keygen", "ip", "unshare", "nsenter")
 PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
@@ -204,7 +204,7 @@ class Node:
         (self.folder / "sshd.pid").unlink(missing_ok=True)
         self.run([shutil.which("sshd", path=PATH) or "sshd", "-f",
                   str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")])
-        end = time.monotonic() + 20
+        end = time.monotonic() + patience()
         while not (self.folder / "sshd.pid").is_file():
             assert time.monotonic() < end, (self.folder / "sshd.log").read_text()
             time.sleep(0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -57,15 +58,15 @@ def busy_machine():
     return four, StillSampler(four, samples)
 
 
-def seen(host: Host, inventory: Inventory, *samples: Sample, age: float = 0.0) -> HostSeen:
-    """A host as it has described itself."""
+def seen(host: Host, inventory: Inventory, *samples: Sample) -> HostSeen:
+    """A host as it has described itself, and goes on to however long a test takes."""
     shot = Snapshot(NOW, samples or tuple(
         Sample(d, 0.0, 0, d.memory_total, 33.0, 54.0, 400.0, processes=())
         for d in inventory.devices))
     welcome = Welcome("0.1.0", "/there/bin/python", "3.11.2", host.name, "alice", "/h",
                       "/f", "boot", host.name, host.name, NOW, ("10.0.0.7",))
     return HostSeen(host, "seen", inventory, shot, (shot,), judge_all((shot,) * 3, {}),
-                    time.monotonic() - age, welcome)
+                    math.inf, welcome)
 
 
 def away(of: HostSeen, reason: str, age: float = 75.2) -> HostSeen:

@@ -37,7 +37,7 @@ async def test_a_driver_that_hangs_is_said_and_does_not_keep_the_panel_open():
         await says(pilot, "12 s")
         began = time.monotonic()
         await pilot.press("ctrl+q")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "it would be for ever"
 
 
 async def test_a_mistake_of_the_persons_has_no_traceback_and_a_fault_of_ours_goes_to_the_log(home):

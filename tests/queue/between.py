@@ -51,9 +51,8 @@ def answers() -> None:
         if not kind_of("drop ", line):
             os.write(1, line)
     child.wait()
-    if muted or leaving:
-        DOES.write_text("away")
     if muted:
+        DOES.write_text("away")
         end()
     os._exit(child.returncode)
 
@@ -62,7 +61,7 @@ if does() == "away":
     sys.exit(255)
 child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 assert child.stdin is not None
-muted = leaving = False
+muted = False
 threading.Thread(target=answers, daemon=True).start()
 while data := os.read(0, 1 << 16):
     if kind_of("cut ", data):
@@ -70,7 +69,8 @@ while data := os.read(0, 1 << 16):
     while kind_of("hold ", data):
         time.sleep(0.02)
     muted = muted or kind_of("mute ", data)
-    leaving = leaving or kind_of("away after ", data)
+    if kind_of("away after ", data):  # before the answer, to which the next request comes at once
+        DOES.write_text("away")
     child.stdin.write(data)
 child.stdin.close()
 time.sleep(60)

@@ -111,7 +111,7 @@ def test_killed_while_it_makes_room_it_waits_and_goes_on_from_what_it_had_saved(
     rank = run.state().processes[0].pid
     os.kill(rank, signal.SIGSTOP)  # so that the save does not come
     other = queue("true")
-    wait_for(lambda: state(run) == "stopping")
+    wait_for(lambda: state(run) == "stopping" and other.id in reason(run))
     os.kill(run.state().pid, signal.SIGKILL)
     over(other)
     assert state(run) == "queued"

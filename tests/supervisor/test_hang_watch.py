@@ -18,12 +18,12 @@ from gpu_engine.supervisor.attempt import Attempt
 from gpu_engine.supervisor.ranks import RankState
 
 from .. import event_lines
-from ..conftest import wait_for
+from ..conftest import patience, wait_for
 from ..event_lines import from_dict
 
-WORKS = "import time\nwhile True: sum(range(100_000)), time.sleep(0.01)"
+WORKS = "while True: sum(range(100_000)), time.sleep(0.01)"
 """A fraction of the time, as a rank does whose device computes."""
-SLEEPS = "import time; time.sleep(600)"
+SLEEPS = "time.sleep(600)"
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,10 @@ def _no_stacks(monkeypatch):
 
 @pytest.fixture
 def process(request):
-    with subprocess.Popen([sys.executable, "-c", request.param]) as child:
-        time.sleep(0.3)  # its own start is work too
+    code = f"import time; print('up', flush=True)\n{request.param}"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()  # its own start is work too, and so is the way to its sleep
+        wait_for(lambda: procs.read_stat(child.pid).state == "S")
         yield child
         child.kill()
 
@@ -49,11 +51,12 @@ def rank(child, tmp_path, *, still, silent) -> RankState:
     return seen
 
 
-def judged(seen, tmp_path, *, seconds):
-    """The words of the verdict after `seconds` of looks, None: not taken for hanging."""
+def judged(seen, tmp_path, *, hangs=True):
+    """The words of the verdict, once there is one; where none is to come, None after four seconds.
+    """
     run = runs.Run(tmp_path)
     watch = hang_watch.Watch(run, 3.0)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (patience() if hangs else 4)
     while time.monotonic() < end and not watch.text:
         watch.judge({0: seen})
         time.sleep(0.05)
@@ -63,14 +66,14 @@ def judged(seen, tmp_path, *, seconds):
 @pytest.mark.parametrize("process", [WORKS, SLEEPS], indirect=True, ids=["works", "sleeps"])
 def test_a_rank_that_is_heard_and_stands_hangs_whatever_its_process_does(process, tmp_path):
     seen = rank(process, tmp_path, still=10, silent=0.5)
-    assert "rank 0 has stalled in backward" in judged(seen, tmp_path, seconds=1)
+    assert "rank 0 has stalled in backward" in judged(seen, tmp_path)
 
 
 @pytest.mark.parametrize(("process", "hangs"), [(WORKS, False), (SLEEPS, True)],
                          indirect=["process"], ids=["works", "sleeps"])
 def test_a_silent_rank_hangs_only_where_its_process_does_nothing(process, hangs, tmp_path):
     seen = rank(process, tmp_path, still=10, silent=10)
-    assert (judged(seen, tmp_path, seconds=4) is not None) == hangs
+    assert (judged(seen, tmp_path, hangs=hangs) is not None) == hangs
 
 
 @pytest.mark.parametrize(("process", "does"), [(WORKS, "works"), (SLEEPS, "sleeps")],

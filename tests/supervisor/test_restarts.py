@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from gpu_engine.runs.folder import Run
 from gpu_engine.runs.state import Cause, Notice
 from gpu_engine.supervisor import ranks, stopping
 from gpu_engine.supervisor.attempt import Attempt, Verdict
-from gpu_engine.supervisor.children import Child
+from gpu_engine.supervisor.children import STOPS, Child, wait_for_signal
 from gpu_engine.supervisor.ranks import RankState
 from gpu_engine.supervisor.supervise import Supervisor
 
@@ -105,6 +106,20 @@ def test_a_process_that_ends_in_the_pause_is_no_stop(made):
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert not run.stop_asked
+
+
+def test_a_wait_in_which_the_process_is_suspended_has_heard_of_no_stop():
+    """Here by a handler that takes longer than the wait."""
+    before = signal.signal(signal.SIGWINCH, lambda *_: time.sleep(0.3))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    late = threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGWINCH))
+    late.start()
+    try:
+        assert wait_for_signal(STOPS, 0.2) is None
+        late.join()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGWINCH, before)
 
 
 def test_what_fails_while_it_is_asked_to_stop_is_not_started_again(made):
@@ -241,15 +256,15 @@ def test_a_rank_that_writes_a_checkpoint_may_finish_it(box: Box):
     run = box.go("""
 start()
 step(1)
-while not asked:
-    time.sleep(0.01)
 began = time.time()
 for done in range(1, 30):
     tell("phase", phase="checkpoint", since=began, step=1, done=done, total=30)
     time.sleep(0.1)
+    while not asked:
+        time.sleep(0.01)
 finish("stopped", 1)
 """, ranks=1, run={"grace": 0.5})
-    wait_for(lambda: run.events(0).exists() and '"step"' in run.events(0).read_text())
+    wait_for(lambda: run.events(0).exists() and '"checkpoint"' in run.events(0).read_text())
     assert run.state().live
     run.stop()
     state = over(run)

@@ -157,6 +157,23 @@ def test_where_no_rank_is_known_it_is_as_in_a_terminal(machine):
     assert there.told() == []
 
 
+def test_a_shell_that_is_held_between_two_commands_is_let_go(machine, monkeypatch):
+    """What it ran has ended when it is held; or it has begun the next, which is the one to tell."""
+    for begins in ({}, {7002: (7000, "python3", 7000)}):
+        there = machine(p7000=(US, "sh", 7000), p7001=(7000, "sleep", 7000))
+
+        def send(pid, ticks, number, there=there, begins=begins):
+            if number == STOP:
+                there.processes.pop(7001)
+                there.processes.update(begins)
+            return there.send(pid, ticks, number)
+
+        monkeypatch.setattr(stopping.procs, "send", send)
+        Stopping(INT).advance([child()], {})
+        let_go = [(7000, TERM), (7000, CONT), (7000, STOP)]
+        assert there.told() == ([(7000, STOP), (7002, INT)] if begins else let_go)
+
+
 def test_a_program_without_any_below_gets_it_and_who_can_not_be_told_is_let_be(machine):
     there = machine(p7000=(US, "a.out", 7000), p8000=(US, "a.out", 8000))
     there.others = (8000,)

@@ -225,7 +225,7 @@ meet()
 if rank == 1 or {said}:
     tell("end", outcome="completed", steps=1, seconds=1.0)
 if rank == 0:
-    time.sleep(3)
+    time.sleep({3 if said else 600})
     tell("warning", message="uploaded")
 """)
     run = supervised(made.plan, "supervise.LINGER = 0.2")

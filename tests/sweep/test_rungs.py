@@ -347,6 +347,7 @@ def test_on_hosts_too_though_everybody_who_watches_is_killed(hosts, tmp_path, mo
     assert called("sweep", made.id).returncode == 0
     assert best.supervised()
     assert locked(lock)
+    wait_for(lambda: "step 60" in best.log(0).read_text())
     os.kill(Run(there(best)).state().processes[0].pid, signal.SIGINT)
     wait_for(lambda: not lock.exists())
     assert [(s.state, len(s.attempts), s.reason) for s in (run.state() for run in made.runs)] == [
@@ -362,27 +363,25 @@ def test_a_task_goes_on_from_its_checkpoint(hosts, devices, tmp_path, monkeypatc
     made = submitted("train.lr=1e-2,1e-6", task={"use": "gpu_engine.tasks.digits:Digits"},
                      devices=devices, run={"halving": 2},
                      train={"steps": 6000, "workers": 0})
-    wait_for(lambda: not made.runs[0].state().live and made.runs[0].state().attempt == 2)
-    good, bad = (run.state() for run in made.runs)
+    # In one look: between two, it has rested, and then waits for its second attempt.
+    good = wait_for(lambda: (s := made.runs[0].state()).attempt == 2 and not s.live and s)
+    bad = made.runs[1].state()
     assert (good.state, bad.state, bad.attempt) == ("completed", "stopped", 1)
     [_, (_, first)] = attempts(made.runs[0].events(0))
     assert 3000 < first < 6000
 
 
 SAYS = """
-import signal, sys
-lr = float(sys.argv[2])
-print("val:", lr, flush=True)
-for then in (lr, lr):
-    signal.pause()
+echo "val: $2"
+exec sleep 600
 """
 
 
 def test_runs_whose_steps_nobody_sees_are_compared_too(home, tmp_path, monkeypatch):
     """Their time counts from their start. One is NaN, and another has no value yet."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "says.py").write_text(SAYS)
-    made = submitted("lr=nan,2,1", task={"command": [sys.executable, "says.py", "--lr", "1"]},
+    (tmp_path / "says.sh").write_text(SAYS)
+    made = submitted("lr=nan,2,1", task={"command": ["sh", "says.sh", "--lr", "1"]},
                      devices={"ids": ["cpu:0"]},
                      run={"halving": 3, "limit": 3.0, "metrics": {"val": r"val: (\S+)"},
                           "best": "min:val"})

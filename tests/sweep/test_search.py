@@ -270,7 +270,7 @@ def test_killed_at_any_point_it_goes_on_and_tries_the_same(home, tmp_path, monke
     ident = json.loads(done.stdout)["id"]
     lock = waiting.sweep_lock(paths.queue_folder(), ident)
     for many in (2, 3, 5):
-        wait_for(lambda many=many: len(group.find(ident).members) >= many, 60)
+        wait_for(lambda many=many: len(group.find(ident).members) >= many)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if ident in process.cmdline():  # and whom it is asking
@@ -279,7 +279,7 @@ def test_killed_at_any_point_it_goes_on_and_tries_the_same(home, tmp_path, monke
                         one.kill()
         wait_for(lambda: not locked(lock))
         serve.ensure()
-    wait_for(lambda: read(paths.queue_folder(), ident) is None, 60)
+    wait_for(lambda: read(paths.queue_folder(), ident) is None)
     found = group.find(ident)
     kit.over(*(run for run, _ in found.members))
     wait_for(lambda: not lock.exists())
@@ -301,12 +301,12 @@ def test_each_card_that_is_free_has_one_asked_for(gpus, home, tmp_path, monkeypa
     def states():
         return [run.state() for run, _ in group.find(ident).members]
 
-    wait_for(lambda: [state.state for state in states()] == ["running"] * 2, 60)
+    wait_for(lambda: [state.state for state in states()] == ["running"] * 2)
     assert "it asks for the next values when a place has room" in called("sweep", ident).stdout
     assert {d.id for run, _ in group.find(ident).members
             for rank in run.require_plan().ranks for d in rank.devices} == {"0", "1"}
     Path("go").touch()
-    wait_for(lambda: read(paths.queue_folder(), ident) is None, 120)
+    wait_for(lambda: read(paths.queue_folder(), ident) is None)
     kit.over(*(run for run, _ in group.find(ident).members))
     one, two, three, _ = states()
     assert three.created >= min(one.ended, two.ended)  # not before a card was free

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from gpu_engine.runs.folder import Run
 
 from ..cable import joined
 from ..command_line import called
+from ..conftest import wait_for
 from ..training import ranks
 from ..training.conftest import TOY, recorded
+from ..training.test_listening import listening
 
 STOPPED = 75
 
@@ -77,8 +78,6 @@ def steps(run: Path, rank: int = 0) -> int:
 
 
 def until(condition: Callable[[], object], processes: list[ranks.Forked]) -> None:
-    from ..conftest import wait_for
-
     wait_for(lambda: condition() or any(p.poll() is not None for p in processes))
     assert condition()
 
@@ -160,8 +159,7 @@ def test_a_stop_while_waiting_for_ranks_that_do_not_come(job, tmp_path: Path) ->
                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ranks.free_port()))
     alone = ranks.zygote().start(words(), env, tmp_path / "log")
     try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            alone.wait(1.5)
+        wait_for(lambda: listening(alone.pid))
         alone.send_signal(signal.SIGTERM)
         assert alone.wait() == STOPPED
     finally:

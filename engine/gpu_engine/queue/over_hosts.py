@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ from gpu_engine.runs.folder import Cause, Run
 from gpu_engine.runs.waiting import BEHIND, Entry
 from gpu_engine.spec.host_names import HostDevices, parse_all
 from gpu_engine.spec.read import from_dict
-from gpu_engine.supervisor.children import STOPS, asked_to_end
+from gpu_engine.supervisor.children import STOPS, asked_to_end, wait_for_signal
 
 ASKED = 30.0
 """Seconds in which each of several machines has to say that it has begun, as the others hold their
@@ -66,7 +65,7 @@ class HostWaiter(Waiter):
 
     def _pause(self) -> bool:
         # Nobody is reaped: the processes that are the ways to hosts are waited for elsewhere.
-        return signal.sigtimedwait(STOPS, INTERVAL) is not None
+        return wait_for_signal(STOPS, INTERVAL) is not None
 
     def _step_back(self) -> None:
         if self._watcher is not None:

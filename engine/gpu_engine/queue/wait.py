@@ -50,7 +50,7 @@ from gpu_engine.runs.waiting import Entry, Wants
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.write import to_toml
 from gpu_engine.supervisor import start
-from gpu_engine.supervisor.children import STOPS, asked_to_end, reap
+from gpu_engine.supervisor.children import STOPS, asked_to_end, reap, wait_for_signal
 
 INTERVAL = 0.5
 """Seconds between two looks at whether the line or the leases have changed, to which a random share
@@ -242,7 +242,7 @@ class Waiter:
     def _pause(self) -> bool:
         """Wait for the next look. Returns whether a stop was asked for."""
         reap(())  # those that have read devices or were asked
-        return asked_to_end() or (not self.devices.reading and signal.sigtimedwait(
+        return asked_to_end() or (not self.devices.reading and wait_for_signal(
             STOPS, INTERVAL * (1 + random.random() / 2)) is not None)
 
     def _due(self) -> Entry | None:

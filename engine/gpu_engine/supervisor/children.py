@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import signal
 import subprocess
@@ -144,9 +145,26 @@ def process_table() -> dict[int, tuple[int, bool]]:
 
 def wait_for_signal(numbers: Collection[int], seconds: float) -> tuple[int, int] | None:
     """(number, sender's pid) of the next of these signals, which are blocked; None if there is none
-    within so many seconds."""
-    got = signal.sigtimedwait(numbers, seconds)
+    within so many seconds. Raises OSError."""
+    # To a process that is suspended meanwhile, sigtimedwait may tell of a signal that never came,
+    # once Python finds the time to be over: it is called only where there is no time to wait.
+    if not procs.readable(_pending(frozenset(numbers)), seconds):
+        return None
+    got = signal.sigtimedwait(numbers, 0)
     return None if got is None else (got.si_signo, got.si_pid)
+
+
+@functools.cache
+def _pending(numbers: frozenset[int]) -> int:
+    """A file that can be read as long as one of these signals is pending (signalfd(2)). Raises
+    OSError."""
+    wanted = ctypes.create_string_buffer(128)  # a sigset_t
+    _libc.sigemptyset(wanted)
+    for number in numbers:
+        _libc.sigaddset(wanted, int(number))
+    if (fd := _libc.signalfd(-1, wanted, os.O_CLOEXEC)) < 0:
+        raise OSError(ctypes.get_errno(), "signalfd")
+    return fd
 
 
 def asked_to_end() -> bool:

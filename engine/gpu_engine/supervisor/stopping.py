@@ -144,7 +144,7 @@ class Stopping:
                 continue
             # One that has ranks below it gets none: it ends as they do, and then says how.
             if new and not own and self.number == signal.SIGINT:
-                self._interrupt(child, below, table())
+                self._interrupt(child, below)
             elif new or any(view.stepped for view in own):
                 below.told = True
                 self._send((child.pid, child.ticks))
@@ -161,27 +161,23 @@ class Stopping:
                 return True
         return self._send(known)
 
-    def _interrupt(self, child: Child, below: _Below, table: Mapping[int, tuple[int, bool]]
-                   ) -> None:
+    def _interrupt(self, child: Child, below: _Below) -> None:
         """Signal what may be a rank: each Python with its process group, as a terminal does, and
         each other program that has started none. What reads from a pipe, as `tee` does, ends with
         what it reads."""
-        under: dict[int, list[int]] = {}
-        for pid, (parent, ended) in table.items():
-            if not ended:
-                under.setdefault(parent, []).append(pid)
         # From the command downwards: a shell leads to what it runs, a Python may be the rank.
-        queue, found = [child.pid], list[int]()
+        under, queue, found = _under(), [child.pid], list[int]()
         while queue:
             pid = queue.pop()
             if is_python(procs.program(pid)):
                 found += [pid, *_group_below(pid, under)]
             elif pid in under:
                 self._hold(below, [pid])
-                queue += under[pid]
+                under = _under()  # what it ran may have ended before, and another begun
+                queue += under.get(pid, ())
             elif not _reads_pipe(pid):
                 found.append(pid)
-        for pid in found or [child.pid]:
+        for pid in found or ([] if below.held else [child.pid]):
             known = pid, procs.start_ticks(pid)
             if self._send(known) and pid != child.pid:
                 below.ranks.add(known)
@@ -209,7 +205,8 @@ class Stopping:
                         below.held.add(known)
 
     def _end(self, child: Child, below: _Below) -> None:
-        if not below.ranks or (below.gone is None and any(
+        # One that is held and runs nothing, as it was between two commands, is let go at once.
+        if not (below.ranks or below.held) or (below.gone is None and any(
                 procs.alive(*known) for known in below.ranks)):
             return
         below.gone = below.gone or time.monotonic()
@@ -221,6 +218,15 @@ class Stopping:
         if child.role == "rank" and not below.told and time.monotonic() - below.gone > _WAIT:
             below.told = True
             child.signal(signal.SIGTERM)
+
+
+def _under() -> dict[int, list[int]]:
+    """The pids below each process that has any."""
+    found: dict[int, list[int]] = {}
+    for pid, (parent, ended) in _table().items():
+        if not ended:
+            found.setdefault(parent, []).append(pid)
+    return found
 
 
 def _table() -> dict[int, tuple[int, bool]]:

@@ -86,6 +86,10 @@ class LogView(Log):
         super().watch_scroll_y(old_value, new_value)
         self.following = self.is_vertical_scroll_end
 
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        if shown:  # Textual moves only a bar that is there already, and it comes after the scroll
+            self.vertical_scrollbar.position = self.scroll_y
+
     def on_resize(self) -> None:
         if self.following:
             self.call_after_refresh(self.to_end)

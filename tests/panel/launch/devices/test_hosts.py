@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from hypothesis import given
@@ -34,9 +33,9 @@ def said(plan: PlanPane) -> str:
 
 
 def test_a_group_a_machine_with_its_age_and_why_it_is_away():
-    own = slots(1)
-    source = DeviceSource(own, StillSampler(own, (Sample(own.devices[0], 0.1),)), lab())
-    table = DeviceTable(source.machines, ("gpu1 0",), now=time.monotonic())
+    own, hosts = slots(1), lab()
+    source = DeviceSource(own, StillSampler(own, (Sample(own.devices[0], 0.1),)), hosts)
+    table = DeviceTable(source.machines, ("gpu1 0",), now=hosts.seen[1].heard + 75)
     lines = text(table, 120).splitlines()
     groups = [line for line in lines if line.startswith(("this machine", "gpu", "alice"))]
     assert groups == ["this machine", "gpu1  left  1 of 2 free · the freest",
