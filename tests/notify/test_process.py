@@ -122,6 +122,20 @@ def test_a_run_that_is_resumed_while_its_end_is_told_is_followed_by_the_same_pro
         "failed", "completed"]
 
 
+def test_a_search_whose_process_was_killed_is_not_over_until_it_asks_for_no_more():
+    made, place = Made(), sweep.Member("sa", "lr", 1, 9, 1.0, {"train.lr": "1e-3"}, search="tpe")
+    sweep.write(made.run.path, place)
+    made.end("completed")
+    search = waiting.search_file(waiting.folder_beside(made.run.path), "sa")
+    search.parent.mkdir(parents=True, exist_ok=True)
+    kept = {"spec": {}, "axes": {}, "tries": 9, "repeat": 1}
+    for why, over in ((None, False), ("no room", True)):
+        search.write_text(json.dumps(kept | {"why": why}))
+        assert process._sweep_of(made.run, place)[1] is over
+    search.unlink()
+    assert process._sweep_of(made.run, place)[1]
+
+
 def test_of_a_sweep_the_first_failure_is_told_and_its_end_once_whoever_sees_it(monkeypatch):
     def one(index: int) -> Made:
         made = Made()

@@ -56,7 +56,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
-        echo(f"{g.id:<6} {g.name:<20.20} {summary(g.of, m):<40} {', '.join(g.keys)}  "
+        echo(f"{g.id:<6} {g.name:<20.20} {summary(g.of, m, g.to_come):<40} {', '.join(g.keys)}  "
              f"{units.ago(now - g.begun)}")
     if not groups:
         echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
@@ -141,7 +141,7 @@ def _print(done: Done, what: str) -> None:
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
     from gpu_engine.sweep.table import causes, cells, heads, notes, summary
 
-    out = [f"{found.id} {found.name}: {summary(found.of, members)}", ""]
+    out = [f"{found.id} {found.name}: {summary(found.of, members, found.to_come)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     told = notes(rows, by, found.of)
     out += ["", *told] if told else []

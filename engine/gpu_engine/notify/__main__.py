@@ -108,7 +108,7 @@ def _send_of_member(run: Run, member: Member, happened: Happened, journal: Journ
 
 def _sweep_of(run: Run, member: Member) -> tuple[Group, bool]:
     """The sweep of this run, which has ended; and whether all of it has. Raises UserError."""
-    from gpu_engine.sweep import group  # late: most runs are in none
+    from gpu_engine.sweep import group, kept  # late: most runs are in none
 
     lock = waiting.sweep_lock(waiting.folder_beside(run.path), member.sweep)
     while True:
@@ -116,7 +116,9 @@ def _sweep_of(run: Run, member: Member) -> tuple[Group, bool]:
         if any(one.state().live for one, _ in found.members):
             return found, False
         if not locked(lock):
-            return found, True
+            # One whose process was killed goes on by whoever looks next.
+            asks = kept.read(lock.parent, member.sweep)
+            return found, asks is None or asks.why is not None
         time.sleep(EVERY)  # with run.halving its process may have some go on
 
 

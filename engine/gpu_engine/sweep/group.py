@@ -18,7 +18,7 @@ from gpu_engine.common.files import overwrite_inside
 from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.digest import By, Figures, compared_by, figures_of
-from gpu_engine.runs.folder import Run, each_run, require_folder
+from gpu_engine.runs.folder import Run, State, each_run, require_folder
 from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
@@ -139,6 +139,8 @@ class Group:
     members: tuple[tuple[Run, Member], ...]
     search: str | None = None
     """What asks for its values; None: all members were known at submission."""
+    to_come: int = 0
+    """How many more members a search may ask for."""
 
     @property
     def keys(self) -> list[str]:
@@ -162,8 +164,9 @@ def all_groups() -> list[Group]:
                         for run, m in pairs)
         first = pairs[0][1]
         of = first.of if first.search is None else pairs[-1][1].index
+        asks = first.search and waiting.search_file(paths.queue_folder(), first.sweep).exists()
         groups.append(Group(first.sweep, clean(first.name), first.begun, of, members,
-                            first.search and clean(first.search)))
+                            first.search and clean(first.search), first.of - of if asks else 0))
     return sorted(groups, key=lambda g: -g.begun)
 
 
@@ -197,7 +200,7 @@ def read(found: Group, figures: Callable[[Run], Figures] = figures_of) -> list[O
         members.append(One(
             run.id, member.index, member.values, member.repeat, clean(state.name), state.state,
             None if why is None else clean(why), state.took(time.time()), did.steps, did.values,
-            did.samples_per_s, did.exact, state.rungs))
+            did.samples_per_s, did.exact, state.rungs, _by_hand(state)))
     return members
 
 
@@ -220,7 +223,7 @@ def outcome(found: Group) -> str:
     """How the sweep has done, in one line: "5 of 6 done, 1 failed; best loss 3.094: run 3f2a"."""
     members = read(found)
     best = best_text(members, default_by(found, members))
-    return clean("; ".join(filter(None, (summary(found.of, members), best))))
+    return clean("; ".join(filter(None, (summary(found.of, members, found.to_come), best))))
 
 
 # --- stopping, and trying again ------------------------------------------------------------------
@@ -266,8 +269,7 @@ def retry(found: Group, *, stopped: bool = False) -> Done:
     from gpu_engine.queue import serve
 
     states = {run: run.state() for run, _ in found.members}
-    by_hand = [run for run, state in states.items()
-               if state.state == "stopped" and state.loses is None]
+    by_hand = [run for run, state in states.items() if _by_hand(state)]
     again = [run for run, state in states.items() if state.state in ("failed", "lost")] \
         + by_hand * stopped
     if not again:
@@ -278,6 +280,10 @@ def retry(found: Group, *, stopped: bool = False) -> Done:
     if done.runs:
         serve.ensure()
     return done
+
+
+def _by_hand(state: State) -> bool:
+    return state.state == "stopped" and state.loses is None
 
 
 def go_on(found: Group, unable: set[str], still: dict[str, Followed], *, whole: bool) -> bool:

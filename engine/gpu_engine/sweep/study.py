@@ -129,8 +129,8 @@ class SoFar:
         if self.matters:
             shares = (f"{key} {units.share(share)}" for key, share in zip(
                 short(list(self.matters)), self.matters.values(), strict=True))
-            out.append("what matters to be in the better half, by Optuna after "
-                       f"{self.asked} tries: {', '.join(shares)}")
+            out.append(f"matters for the better half (Optuna, after {self.asked} tries): "
+                       f"{', '.join(shares)}")
         return [clean(line, None) for line in out]
 
 

@@ -49,6 +49,8 @@ class One:
     """False: so much is recorded that only parts were read."""
     rungs: tuple[Rung, ...] = ()
     """Where it stood when members were compared."""
+    by_hand: bool = False
+    """Whether somebody has stopped it, and no comparison."""
 
     @property
     def kind(self) -> str:
@@ -226,12 +228,15 @@ def rate(samples_per_s: float | None) -> str:
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 
-def summary(of: int, members: Sequence[One]) -> str:
-    """"12 of 16 done, 1 failed": how many of the members that were to be submitted."""
+def summary(of: int, members: Sequence[One], to_come: int = 0) -> str:
+    """"12 of 16 done, 1 failed": how many of the members that were to be submitted. `to_come`: how
+    many more a search may ask for."""
     counts = count(one.state for one in members)
-    words = [f"{counts.pop(DONE, 0)} of {of} done", *(f"{n} {kind}" for kind, n in counts.items())]
+    words = [f"{counts.pop(DONE, 0)} of {of + to_come} done",
+             *(f"{n} {kind}" for kind, n in counts.items())]
     missing = of - len(members)  # removed, or never submitted
-    return ", ".join([*words, *([f"{missing} not there"] if missing > 0 else [])])
+    return ", ".join([*words, *([f"{missing} not there"] if missing > 0 else []),
+                      *([f"{to_come} to come"] if to_come else [])])
 
 
 def best_text(members: Sequence[One], by: By) -> str:

@@ -36,7 +36,7 @@ from ..panel_kit import GOLDENS, on_top, panel, picture, says, screen_text, show
 async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
     nobody_starts(monkeypatch)
     made = submitted("train.lr=1e-3,3e-4", repeat=2)
-    first, second, bad, waits = made.runs
+    first, second, bad, _ = made.runs
     ended(first, [2.0, 1.0], evaluation={"accuracy": 0.5})
     ended(second, [2.0, 0.5], evaluation={"accuracy": 0.7})
     ended(bad, [3.0], "boom")
@@ -49,12 +49,11 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
         assert listed.keys == [made.id, *(run.id for run in made.runs)]
         await pilot.press("down", "down", "left")  # folds it from one of its runs too
         assert (listed.keys, listed.cursor) == ([made.id], 0)
-        assert listed.targets[0].id == waits.id  # so it does not start as the others stop
         assert {line.id for line in listed.targets} == {run.id for run in made.runs}
         assert "u resume" not in screen_text(pilot.app).splitlines()[-1]
         await pilot.press("s")
         await on_top(pilot, Confirm)
-        assert f"Stop run {waits.id}" in screen_text(pilot.app)
+        assert f"Stop sweep {made.id}" in screen_text(pilot.app)
         await pilot.press("escape", "m")
         assert listed.marked == {run.id for run in made.runs}
         await pilot.press("m", "enter")
@@ -92,6 +91,11 @@ async def test_from_the_list_to_the_table_and_to_runs(monkeypatch):
         await on_top(pilot, Confirm)
         await pilot.press("y")
         await until(pilot, lambda: "2 of 4 done, 2 stopped" in str(table.border_title))
+        await pilot.press("u")  # none has failed
+        await on_top(pilot, Confirm)
+        assert "2 runs that were stopped" in screen_text(pilot.app)
+        await pilot.press("y")
+        await until(pilot, lambda: "2 of 4 done, 2 waiting" in str(table.border_title))
         await pilot.press("escape")
         await on_top(pilot, screen)
 
@@ -142,7 +146,7 @@ async def test_a_search_shows_the_best_so_far_and_asks_what_matters_only_by_a_ke
         await until(pilot, lambda: line in shown(table))
         assert asked == []
         await pilot.press("w")
-        await until(pilot, lambda: "after 10 tries: lr 20 %, size 80 %" in shown(table))
+        await until(pilot, lambda: "after 10 tries): lr 20 %, size 80 %" in shown(table))
         assert len(asked) == 1
         await until(pilot, lambda: "best loss by size" in str(values.border_title))
         await pilot.press("1", "left", "left")  # the crosshair goes from try to try
@@ -238,7 +242,6 @@ def test_a_sweep_is_one_line_where_its_first_run_would_be():
     folded = fold(LIST, ())
     assert [entry.id for entry in folded] == ["s72d4", "b1"]
     assert [e.id for e in fold(LIST, {"s72d4"})] == ["s72d4", "a2", "a1", "a4", "a3", "b1"]
-    assert [e.id for e in folded[0].to_stop] == ["a3", "a1", "a2", "a4"]  # those that wait first
     for width, head in ((76, "▸   "), (150, "▸ sweep       ")):
         row = sweep_row(folded[0], layout(LIST, width), (), False)
         assert text(row.lines[0]) == f"{head}s72d4  vgg  ✗●▇◌  best loss 0.500 · lr=1e-3 · " \
@@ -247,11 +250,6 @@ def test_a_sweep_is_one_line_where_its_first_run_would_be():
     marked = sweep_row(some, layout(LIST, 116, marks=True), {"a1", "a2"}, True)
     assert text(marked.lines[0]) == \
         "▣ ▾ sweep       s72d4  vgg  ✗●  2 of its 4 runs match · 1 running · 1 failed"
-
-
-def test_of_the_runs_that_wait_the_last_of_the_line_is_stopped_first():
-    [sweep] = fold([run("a1", "running", 1), run("a2", "queued", 2), run("a3", "queued", 3)], ())
-    assert [e.id for e in sweep.to_stop] == ["a3", "a2", "a1"]
 
 
 

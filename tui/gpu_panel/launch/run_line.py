@@ -442,11 +442,9 @@ class SweepLine:
     unfolded: bool
 
     @property
-    def to_stop(self) -> list[RunLine]:
-        """Its runs in the order in which they are stopped: first those that wait, the last of the
-        line before the others, so that none starts on a device that another has just left."""
-        waits = [line for line in self.members if line.state == "queued"]
-        return [*reversed(waits), *(line for line in self.members if line.state != "queued")]
+    def may_ask(self) -> bool:
+        """Whether it is a search that may get more runs."""
+        return self.first.search is not None and len(self.members) < self.first.of
 
     @property
     def in_order(self) -> list[RunLine]:

@@ -456,7 +456,7 @@ them, and c compares them. Esc clears the marks, then the filter."""
         if self.marked:
             return [line for line in self.lines or () if line.id in self.marked]
         if (sweep := self.sweep_at_cursor) is not None:
-            return sweep.to_stop
+            return list(sweep.members)
         return [line] if (line := self.line_at_cursor) is not None else []
 
     # --- what can be done with the runs --------------------------------------------------------
@@ -491,7 +491,8 @@ them, and c compares them. Esc clears the marks, then the filter."""
         if action == "fold":
             return sweep is not None or (line is not None and line.sweep is not None)
         if action in ("stop", "remove") and several:
-            return any(live) if action == "stop" else not all(live)
+            asks = sweep is not None and not self.marked and sweep.may_ask
+            return (any(live) or asks) if action == "stop" else not all(live)
         if action in _OF_ONE and sweep is not None:
             return False
         if action not in _DOES or sweep is not None:
@@ -646,9 +647,16 @@ them, and c compares them. Esc clears the marks, then the filter."""
     async def action_stop(self) -> None:
         from gpu_panel.launch import run_actions
 
-        if targets := self.targets:
+        sweep = self.sweep_at_cursor
+        if sweep is not None and not self.marked:  # more than its runs of now: it would go on
+            from gpu_engine.sweep import group
+            from gpu_panel.several import screen
+
+            found = await in_thread(lambda: group.find(sweep.id))
+            await screen.ask_and_stop(self.app, found)
+        elif targets := self.targets:
             await run_actions.ask_and_stop(self.app, targets)
-            self.poll_now()
+        self.poll_now()
 
     @guarded("move")
     async def action_move(self, to: str) -> None:

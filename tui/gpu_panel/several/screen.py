@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.message import Message
@@ -43,10 +43,33 @@ if TYPE_CHECKING:
 EVERY = 0.5
 """Seconds between two paints."""
 _OF_SWEEP = {
-    "stop": "All runs of this sweep have ended", "retry": "No run of this sweep has failed",
+    "stop": "All runs of this sweep have ended",
+    "retry": "No run of this sweep has failed or was stopped",
     "compare": "There is only one run to compare", "value": "", "turn": "",
     "matters": f"Optuna says it of a search, from {LEAST} tries on that have completed"}
 """What can be done with a sweep only, and why with one it can't."""
+
+
+async def ask_and_stop(app: App[Any], group: Group) -> bool:
+    """Stop this sweep, which then gets no more runs either, if the person says yes. Call this from
+    a worker. Returns whether it was asked to."""
+    from gpu_engine.plan.own_command import on_stop
+    from gpu_engine.sweep import group as sweeps
+
+    plan = group.members[0][0].plan()
+    return await _ask_and_do(app, group, ["stop"], sweeps.stop, "Asked to stop", Confirm(
+        f"Stop sweep {group.id}", "The runs that wait leave the queue. Of each that runs, "
+        f"{on_stop(plan and plan.spec)}.", yes="Stop it", no="Keep running"))
+
+
+async def _ask_and_do(app: App[Any], group: Group, words: Sequence[str],
+                      action: Callable[[Group], Done], told: str, question: Confirm) -> bool:
+    if not await app.push_screen_wait(question):
+        return False
+    done = await in_thread(lambda: action(group))
+    same.done(app, f"{told}: {units.counted(len(done.runs), 'run')}",
+              [["sweep", words[0], group.id, *words[1:]]], trouble=done.trouble)
+    return True
 
 
 class SeveralPane(Rows, Pane):  # pyright: ignore[reportIncompatibleMethodOverride]  Textual's scroll_to
@@ -150,7 +173,7 @@ Optuna which values matter, and the second chart is then of the first of them.""
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         store = self.store
         can = {"matters": store.search is not None and store.search.completed >= LEAST,
-               "retry": any(one.kind == FAILED for one in store.members), "stop": store.goes_on,
+               "retry": any(self._again()), "stop": store.goes_on,
                "compare": len(self._to_compare()) > 1}
         return can.get(action, bool(store.members) or action not in _OF_SWEEP)
 
@@ -200,38 +223,32 @@ Optuna which values matter, and the second chart is then of the first of them.""
 
     @guarded("do", exclusive=True)
     async def action_stop(self) -> None:
-        from gpu_engine.plan.own_command import on_stop
-        from gpu_engine.sweep import group as sweeps
-
-        assert self.store.group is not None
-        plan = self.store.group.members[0][0].plan()
-        await self._do("stop", sweeps.stop, "Asked to stop", Confirm(
-            f"Stop sweep {self.store.sweep}", "The runs that wait leave the queue. Of each that "
-            f"runs, {on_stop(plan and plan.spec)}.", yes="Stop it", no="Keep running"))
+        if self.store.group is not None and await ask_and_stop(self.app, self.store.group):
+            self.post_message(SeveralScreen.Again())
 
     @guarded("do", exclusive=True)
     async def action_retry(self) -> None:
         from gpu_engine.sweep import group as sweeps
 
-        many = sum(one.kind == FAILED for one in self.store.members)
+        failed, stopped = self._again()
         group = self.store.group
         plan = group.members[0][0].plan() if group is not None else None
         how = "goes on from its last checkpoint" if plan is not None and plan.spec.task.use \
             else "runs your command again as it is"
-        await self._do("retry", sweeps.retry, "In the queue for another attempt", Confirm(
-            f"Try {units.counted(many, 'failed run')} again", "Each waits in the queue for "
-            f"another attempt, which {how}.", yes="Try again"))
-
-    async def _do(self, verb: str, action: Callable[[Group], Done], told: str, question: Confirm
-                  ) -> None:
-        """Do this with the sweep if the person says yes."""
-        group = self.store.group
-        if group is not None and await self.app.push_screen_wait(question):
-            done = await in_thread(lambda: action(group))
+        # Those that somebody stopped go on with the failed ones only where there are none of these.
+        what = units.counted(failed, "failed run") if failed else \
+            f"{units.counted(stopped, 'run')} that {'was' if stopped == 1 else 'were'} stopped"
+        if group is not None and await _ask_and_do(
+                self.app, group, ["retry", *(() if failed else ("--stopped",))],
+                partial(sweeps.retry, stopped=not failed), "In the queue for another attempt",
+                Confirm(f"Try {what} again", "Each waits in the queue for another attempt, which "
+                        f"{how}.", yes="Try again")):
             self.post_message(SeveralScreen.Again())
-            same.done(self.app, f"{told}: {units.counted(len(done.runs), 'run')}",
-                      [["sweep", verb, group.id]], trouble=done.trouble)
 
+    def _again(self) -> tuple[int, int]:
+        """How many members have failed, and how many somebody has stopped."""
+        members = self.store.members
+        return sum(one.kind == FAILED for one in members), sum(one.by_hand for one in members)
 
 class DifferencesPane(SeveralPane):
     """The same runs, with what they differ in."""

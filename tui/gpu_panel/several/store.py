@@ -154,7 +154,7 @@ class SeveralStore(Followed):
     def title(self) -> str:
         """Of the sweep: how many of its members have ended how."""
         return "" if self.group is None else f"sweep {self.group.id} {self.group.name} ─ " \
-            f"{summary(self.group.of, self.members)}"
+            f"{summary(self.group.of, self.members, self.group.to_come)}"
 
     @property
     def best(self) -> int | None:
