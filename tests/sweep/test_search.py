@@ -158,11 +158,14 @@ def test_members_are_added_until_all_are_tried_and_a_stop_ends_it(home, monkeypa
     assert [m.values for _, m in again.members[2:]] == [found.members[2][1].values] * 2
     assert again.members[3][1].index == 4
     text = called("sweep", found.id).stdout
-    assert "2 of 4 done, 2 waiting" in text
+    assert "2 of 18 done, 2 waiting, 14 to come" in text
     assert "search tpe: 18 runs at most; it asks for nothing: its process was ended; gpu-engine " \
         "queue has it ask again" in text
     assert "best so far, and at which try: 1.500 (1)" in text
+    said = f"{found.id} toy: search tpe: 18 runs at most; it asks for nothing: its process was"
+    assert said in called("queue").stdout
     assert called("sweep", "stop", found.id).stdout.startswith("2 runs stopped")
+    assert said not in called("queue").stdout
     assert len(ask_again(found).members) == 4
     assert "asks for no more" in called("sweep", found.id).stdout
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from gpu_engine.cli import tab
 from gpu_engine.cli.output import echo, for_scripts, in_json, table
-from gpu_engine.common import units
+from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
+from gpu_engine.common.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_engine.cli.outputs import Waiting
@@ -71,13 +73,20 @@ def _print(as_json: bool) -> None:
             for n, w in enumerate(line, 1)]
         echo(in_json(waiting))
         return
-    if not line:
+    searches = sorted(paths.queue_folder().glob("s*.search"))
+    if not line and not searches:
         echo("no run waits; gpu-engine run --queue PRESET has one wait for free devices")
-        return
     now = time.time()
     rows = [[str(n), w.run.id, clean(w.state.name)[:24], str(w.entry.priority or ""),
              # One that has made room trained before.
              units.clock(now - max([w.entry.submitted, *(a.ended or 0 for a in w.state.attempts)])),
              clean(w.state.reason or "").removeprefix("waits ")] for n, w in enumerate(line, 1)]
-    for text in table([["", "run", "name", "priority", "for", "waits"], *rows]):
+    for text in table([["", "run", "name", "priority", "for", "waits"], *rows]) if rows else ():
         echo(text)
+    for path in searches:  # what they ask for next waits for its turn
+        from gpu_engine.sweep import group, study
+
+        with suppress(UserError):  # all its runs were removed
+            found = group.find(path.stem)
+            if (search := study.so_far(found, group.without_figures(found))) is not None:
+                echo(f"{found.id} {found.name}: {search.lines()[0]}")

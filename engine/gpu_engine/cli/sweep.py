@@ -139,10 +139,15 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
-    from gpu_engine.sweep.table import causes, cells, heads, notes, summary
+    from gpu_engine.sweep.table import FAILED, causes, cells, heads, notes, summary
 
     out = [f"{found.id} {found.name}: {summary(found.of, members, found.to_come)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     told = notes(rows, by, found.of)
     out += ["", *told] if told else []
-    return [*out, *(line for _, cause in causes(members) for line in ("", cause))]
+    out += [line for _, cause in causes(members) for line in ("", cause)]
+    failed = any(one.kind == FAILED for one in members)
+    if failed or any(one.by_hand for one in members):
+        which = "" if failed else " --stopped"
+        out += ["", f"gpu-engine sweep retry {found.id}{which} has them go on"]
+    return out
