@@ -164,10 +164,27 @@ def test_members_are_added_until_all_are_tried_and_a_stop_ends_it(home, monkeypa
     assert "best so far, and at which try: 1.500 (1)" in text
     said = f"{found.id} toy: search tpe: 18 runs at most; it asks for nothing: its process was"
     assert said in called("queue").stdout
-    assert called("sweep", "stop", found.id).stdout.startswith("2 runs stopped")
+    stopped = called("sweep", "stop", found.id).stdout
+    assert stopped.startswith("2 runs stopped")
+    assert stopped.endswith("the search asks for no more\n")
     assert said not in called("queue").stdout
     assert len(ask_again(found).members) == 4
-    assert "asks for no more" in called("sweep", found.id).stdout
+    text = called("sweep", found.id).stdout
+    assert "2 of 18 done, 2 stopped, 14 not tried" in text
+    assert "asks for no more" in text
+    assert f"gpu-engine sweep retry {found.id} --stopped has it go on" in text
+    # Between two tries, too: nobody is to be tried again then.
+    for run, _ in group.find(found.id).members[2:]:
+        run.remove()
+    monkeypatch.setattr(serve, "start_sweep", lambda folder, sweep: started.append(sweep))
+    started = list[str]()
+    assert "with --stopped the search goes on" in called("sweep", "retry", found.id).stderr
+    assert called("sweep", "retry", found.id, "--stopped").stdout == \
+        "the search asks for more again\n"
+    assert started == [found.id]
+    assert len(ask_again(group.find(found.id)).members) == 4
+    assert called("sweep", "stop", found.id).returncode == 0
+    assert "or was stopped" not in called("sweep", "retry", found.id).stderr
 
 
 def test_states_of_members_are_those_of_trials(home, monkeypatch):

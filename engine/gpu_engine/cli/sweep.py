@@ -44,7 +44,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     from gpu_engine.sweep import group
-    from gpu_engine.sweep.table import count, summary
+    from gpu_engine.sweep.table import count
 
     groups = group.all_groups()
     members = [group.without_figures(g) for g in groups]
@@ -56,7 +56,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         return
     now = time.time()
     for g, m in zip(groups, members, strict=True):
-        echo(f"{g.id:<6} {g.name:<20.20} {summary(g.of, m, g.to_come):<40} {', '.join(g.keys)}  "
+        echo(f"{g.id:<6} {g.name:<20.20} {g.summary(m):<40} {', '.join(g.keys)}  "
              f"{units.ago(now - g.begun)}")
     if not groups:
         echo("no sweeps yet; gpu-engine run PRESET --grid KEY=V1,V2 submits one", err=True)
@@ -108,7 +108,8 @@ def stop(sweep: str, now: bool, wait: bool) -> None:
     found = group.find(sweep)
     done = group.stop(found, now=now)
     if not done.runs and not done.trouble:
-        echo(f"all members of {found.id} have ended")
+        echo(f"{done.search}; all its runs have ended" if done.search else
+             f"all members of {found.id} have ended")
         return
     following = {verbs.Followed(run): run for run in done.runs}
     while wait and any(goes_on(run.state()) for goes_on, run in following.items()):
@@ -132,6 +133,8 @@ def _print(done: Done, what: str) -> None:
     if done.runs:
         echo(f"{units.counted(len(done.runs), 'run')} {what}: "
              + ", ".join(run.id for run in done.runs))
+    if done.search:
+        echo(done.search)
     for text in done.trouble:
         echo(text, err=True)
     if done.trouble:
@@ -139,15 +142,15 @@ def _print(done: Done, what: str) -> None:
 
 
 def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) -> list[str]:
-    from gpu_engine.sweep.table import FAILED, causes, cells, heads, notes, summary
+    from gpu_engine.sweep.table import FAILED, causes, cells, heads, notes
 
-    out = [f"{found.id} {found.name}: {summary(found.of, members, found.to_come)}", ""]
+    out = [f"{found.id} {found.name}: {found.summary(members)}", ""]
     out += table([heads(found.keys, by), *(cells(p) for p in rows)])
     told = notes(rows, by, found.of)
     out += ["", *told] if told else []
     out += [line for _, cause in causes(members) for line in ("", cause)]
     failed = any(one.kind == FAILED for one in members)
-    if failed or any(one.by_hand for one in members):
+    if failed or any(one.by_hand for one in members) or (found.to_come and not found.asks):
         which = "" if failed else " --stopped"
-        out += ["", f"gpu-engine sweep retry {found.id}{which} has them go on"]
+        out += ["", f"gpu-engine sweep retry {found.id}{which} has it go on"]
     return out

@@ -116,9 +116,7 @@ def _sweep_of(run: Run, member: Member) -> tuple[Group, bool]:
         if any(one.state().live for one, _ in found.members):
             return found, False
         if not locked(lock):
-            # One whose process was killed goes on by whoever looks next.
-            asks = kept.read(lock.parent, member.sweep)
-            return found, asks is None or asks.why is not None
+            return found, not kept.asks(lock.parent, member.sweep)
         time.sleep(EVERY)  # with run.halving its process may have some go on
 
 

@@ -107,18 +107,18 @@ def alone(folder: Path | None = None) -> dict[Run, Entry]:
 
 def ensure(folder: Path | None = None) -> int:
     """Start the supervisors of those runs, or the process of the sweep that does. Returns how many
-    runs there were. Raises UserError where that can't be."""
+    runs there were, and sweeps of which none waits. Raises UserError where that can't be."""
     folder = folder or paths.queue_folder()
     runs = alone(folder)
     # Sweeps first: from here on their members count as being ahead of the runs behind them.
-    sweeps = [*(e.sweep for e in runs.values() if e.sweep is not None), *_left(folder)]
-    for sweep in dict.fromkeys(sweeps):
+    sweeps, left = {e.sweep for e in runs.values() if e.sweep is not None}, {*_left(folder)}
+    for sweep in sorted(sweeps | left):
         with telling(f"the process of sweep {sweep} can't be started"):
             start_sweep(folder, sweep)
     for run, entry in runs.items():
         if entry.sweep is None:
             start(run)
-    return len(runs)
+    return len(runs) + len(left - sweeps)
 
 
 def _left(folder: Path) -> Iterator[str]:

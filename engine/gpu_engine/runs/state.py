@@ -190,7 +190,8 @@ class State:
         if (on := self.attempts[-1]) is last:
             return text
         return f"{text}, resumed {units.time_of_day(on.started, now)}" + (
-            "" if on.first_step is None else f" at step {on.first_step:,}")
+            # A command's steps are counted anew where it does not say them itself.
+            "" if on.first_step in (None, 1) else f" at step {on.first_step:,}")
 
     def why(self, now: float) -> str | None:
         """The reason of its state; of a run that goes on after it made room, for whom it did."""

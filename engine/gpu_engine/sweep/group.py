@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gpu_engine.common import paths, units
 from gpu_engine.common.clean import clean
-from gpu_engine.common.errors import SpecError, UserError
-from gpu_engine.common.files import overwrite_inside
+from gpu_engine.common.errors import SpecError, UserError, telling
+from gpu_engine.common.files import locked, overwrite_inside
 from gpu_engine.runs import attempts, job, trust, waiting
 from gpu_engine.runs import sweep as record
 from gpu_engine.runs.digest import By, Figures, compared_by, figures_of
@@ -23,7 +23,7 @@ from gpu_engine.runs.sweep import Member
 from gpu_engine.spec.host_names import parse_all
 from gpu_engine.spec.read import from_dict
 from gpu_engine.spec.schema import RunSpec
-from gpu_engine.sweep import grid
+from gpu_engine.sweep import grid, kept
 from gpu_engine.sweep.kept import Search
 from gpu_engine.sweep.rungs import due
 from gpu_engine.sweep.table import One, best_text, names, summary
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from gpu_engine.queue.turns import When
 
 # What starts runs is imported where that is done: to look needs none of it.
+
+_ENDS = 10.0
+"""Seconds in which the process of a sweep that was stopped ends."""
 
 log = logging.getLogger(__name__)
 
@@ -140,12 +143,18 @@ class Group:
     search: str | None = None
     """What asks for its values; None: all members were known at submission."""
     to_come: int = 0
-    """How many more members a search may ask for."""
+    """How many more members a search may ask for, or might have if it was not stopped."""
+    asks: bool = False
+    """Whether it does."""
 
     @property
     def keys(self) -> list[str]:
         """The keys that vary."""
         return list(self.members[0][1].values)
+
+    def summary(self, members: Sequence[One]) -> str:
+        """How many of its members have ended how."""
+        return summary(self.of, members, self.to_come, asks=self.asks)
 
 
 def all_groups() -> list[Group]:
@@ -164,9 +173,11 @@ def all_groups() -> list[Group]:
                         for run, m in pairs)
         first = pairs[0][1]
         of = first.of if first.search is None else pairs[-1][1].index
-        asks = first.search and waiting.search_file(paths.queue_folder(), first.sweep).exists()
-        groups.append(Group(first.sweep, clean(first.name), first.begun, of, members,
-                            first.search and clean(first.search), first.of - of if asks else 0))
+        queue, ident = paths.queue_folder(), first.sweep
+        asks = first.search is not None and waiting.search_file(queue, ident).exists()
+        more = first.of - of if asks or (first.search and kept.is_stopped(queue, ident)) else 0
+        groups.append(Group(ident, clean(first.name), first.begun, of, members,
+                            first.search and clean(first.search), more, asks))
     return sorted(groups, key=lambda g: -g.begun)
 
 
@@ -223,7 +234,7 @@ def outcome(found: Group) -> str:
     """How the sweep has done, in one line: "5 of 6 done, 1 failed; best loss 3.094: run 3f2a"."""
     members = read(found)
     best = best_text(members, default_by(found, members))
-    return clean("; ".join(filter(None, (summary(found.of, members, found.to_come), best))))
+    return clean("; ".join(filter(None, (found.summary(members), best))))
 
 
 # --- stopping, and trying again ------------------------------------------------------------------
@@ -235,6 +246,8 @@ class Done:
     runs: tuple[Run, ...]
     trouble: tuple[str, ...]
     """What went wrong with others, for people."""
+    search: str = ""
+    """What became of the search that it is, for people; "": nothing."""
 
 
 def stop(found: Group, *, now: bool = False) -> Done:
@@ -245,8 +258,9 @@ def stop(found: Group, *, now: bool = False) -> Done:
     with contextlib.suppress(OSError):  # empty: those that rest at a rung stay there
         lock = waiting.sweep_lock(paths.queue_folder(), found.id)
         overwrite_inside(lock.parent, lock.name, "")
-    with contextlib.suppress(OSError):  # nor is more asked for
-        waiting.search_file(paths.queue_folder(), found.id).unlink()
+    asked = kept.stop(paths.queue_folder(), found.id)
+    with contextlib.suppress(UserError):  # one may have begun since they were found
+        found = find(found.id)
     live = [run for run, _ in found.members if run.state().live]
     waits = [run for run in live if waiting.read(run.path) is not None]
     done, trouble = list[Run](), list[str]()
@@ -259,27 +273,36 @@ def stop(found: Group, *, now: bool = False) -> Done:
         except (UserError, OSError) as err:
             if run.state().live:
                 trouble.append(str(err))
-    return Done(tuple(done), tuple(trouble))
+    return Done(tuple(done), tuple(trouble), "the search asks for no more" if asked else "")
 
 
 def retry(found: Group, *, stopped: bool = False) -> Done:
     """Put the members that have failed or are lost into the line for another attempt, which goes on
-    from their last checkpoint if they have one; `stopped`: those too that somebody has stopped.
-    Raises UserError if there is none."""
+    from their last checkpoint if they have one; `stopped`: those too that somebody has stopped, and
+    a search that was stopped asks for more again. Raises UserError if there is none."""
     from gpu_engine.queue import serve
 
+    queue = paths.queue_folder()
     states = {run: run.state() for run, _ in found.members}
     by_hand = [run for run, state in states.items() if _by_hand(state)]
     again = [run for run, state in states.items() if state.state in ("failed", "lost")] \
         + by_hand * stopped
-    if not again:
+    asked = stopped and kept.go_on(queue, found.id)
+    if not again and not asked:
         raise UserError(f"no run of sweep {found.id} has failed" + (
             " or was stopped" if stopped else
-            f"; with --stopped {units.counted(len(by_hand), 'run')} more" if by_hand else ""))
+            f"; with --stopped {units.counted(len(by_hand), 'run')} more" if by_hand else
+            "; with --stopped the search goes on" if kept.is_stopped(queue, found.id) else ""))
     done = _again([(run, m) for run, m in found.members if run in again])
+    if asked:
+        lock, until = waiting.sweep_lock(queue, found.id), time.monotonic() + _ENDS
+        while locked(lock) and time.monotonic() < until:  # that which was stopped a moment ago
+            time.sleep(0.1)
+        with telling(f"the process of sweep {found.id} can't be started"):
+            serve.start_sweep(queue, found.id)
     if done.runs:
         serve.ensure()
-    return done
+    return replace(done, search="the search asks for more again") if asked else done
 
 
 def _by_hand(state: State) -> bool:

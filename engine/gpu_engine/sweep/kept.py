@@ -84,6 +84,40 @@ class Search:
             write_json_inside(path.parent, path.name, asdict(self))
 
 
+def asks(queue: Path, sweep: str) -> bool:
+    """Whether this sweep is a search that asks for more, if need be by a process that is yet to be
+    started."""
+    search = read(queue, sweep)
+    return search is not None and search.why is None
+
+
+def _stopped(queue: Path, sweep: str) -> Path:
+    return waiting.search_file(queue, sweep).with_suffix(".stopped")
+
+
+def is_stopped(queue: Path, sweep: str) -> bool:
+    """Whether this is a search that somebody has stopped before it had asked for all."""
+    return _stopped(queue, sweep).exists()
+
+
+def stop(queue: Path, sweep: str) -> bool:
+    """Have nothing more asked for. Returns whether there was more to ask."""
+    return _moved(waiting.search_file(queue, sweep), _stopped(queue, sweep))
+
+
+def go_on(queue: Path, sweep: str) -> bool:
+    """Have a stopped search ask again. Returns whether it was one."""
+    return _moved(_stopped(queue, sweep), waiting.search_file(queue, sweep))
+
+
+def _moved(file: Path, to: Path) -> bool:
+    try:
+        file.replace(to)
+    except OSError:
+        return False
+    return True
+
+
 def read(queue: Path, sweep: str) -> Search | None:
     """The search that this sweep is; None if it is none, or there is nothing more to ask."""
     path = waiting.search_file(queue, sweep)

@@ -228,15 +228,15 @@ def rate(samples_per_s: float | None) -> str:
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 
-def summary(of: int, members: Sequence[One], to_come: int = 0) -> str:
+def summary(of: int, members: Sequence[One], to_come: int = 0, *, asks: bool = True) -> str:
     """"12 of 16 done, 1 failed": how many of the members that were to be submitted. `to_come`: how
-    many more a search may ask for."""
+    many more a search may ask for, if it still `asks`."""
     counts = count(one.state for one in members)
     words = [f"{counts.pop(DONE, 0)} of {of + to_come} done",
              *(f"{n} {kind}" for kind, n in counts.items())]
     missing = of - len(members)  # removed, or never submitted
     return ", ".join([*words, *([f"{missing} not there"] if missing > 0 else []),
-                      *([f"{to_come} to come"] if to_come else [])])
+                      *([f"{to_come} {'to come' if asks else 'not tried'}"] if to_come else [])])
 
 
 def best_text(members: Sequence[One], by: By) -> str:

@@ -101,7 +101,7 @@ class RunsNews:
     def _of_sweep(self, member: Member, told: list[News]) -> list[News]:
         """What is told of members of one sweep that was seen in one look: once all have ended, how;
         before that only what went wrong."""
-        from gpu_engine.sweep import group
+        from gpu_engine.sweep import group, kept
 
         _, last = self._asking.pop(member.sweep, (member, None))
         last = told[-1] if told else last
@@ -115,7 +115,9 @@ class RunsNews:
         if last is not None and not any(state.live for state in states):
             if member.sweep not in self._waits:
                 return []  # whoever has stopped it knows
-            if not locked(waiting.sweep_lock(paths.queue_folder(), member.sweep)):
+            queue = paths.queue_folder()
+            if not locked(waiting.sweep_lock(queue, member.sweep)) \
+                    and not kept.asks(queue, member.sweep):
                 self._waits.discard(member.sweep)
                 return [replace(last, sweep=f"{called} has ended: {group.outcome(found)}",
                                 good={state.state for state in states} == {"completed"})]

@@ -163,9 +163,8 @@ class RunsFeed:
         from gpu_engine.queue import serve  # only where runs wait
 
         try:
-            if count := serve.ensure():
-                self.news = "The queue had stopped, and runs again: " \
-                            f"{count:,} run{' waits' if count == 1 else 's wait'} in it"
+            if serve.ensure():
+                self.news = "The queue had stopped, and goes on with what waits in it"
         except UserError as err:
             self.news = str(err)
 

@@ -139,7 +139,8 @@ class RunPage(Vertical):
 
     def paint(self) -> None:
         store, now = self.store, time.time()
-        if store is None or not self.size:
+        # It may get a size before it has its parts.
+        if store is None or not self.size or not self.children:
             return
         what, how_far = heading(store, now, self.size.width - 4)
         if isinstance(frame := self.parent, Widget) and self.display:

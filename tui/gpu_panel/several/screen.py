@@ -57,8 +57,9 @@ async def ask_and_stop(app: App[Any], group: Group) -> bool:
     from gpu_engine.sweep import group as sweeps
 
     plan = group.members[0][0].plan()
+    first = "It asks for no more. " if group.asks else ""
     return await _ask_and_do(app, group, ["stop"], sweeps.stop, "Asked to stop", Confirm(
-        f"Stop sweep {group.id}", "The runs that wait leave the queue. Of each that runs, "
+        f"Stop sweep {group.id}", f"{first}The runs that wait leave the queue. Of each that runs, "
         f"{on_stop(plan and plan.spec)}.", yes="Stop it", no="Keep running"))
 
 
@@ -67,7 +68,9 @@ async def _ask_and_do(app: App[Any], group: Group, words: Sequence[str],
     if not await app.push_screen_wait(question):
         return False
     done = await in_thread(lambda: action(group))
-    same.done(app, f"{told}: {units.counted(len(done.runs), 'run')}",
+    many = f"{told}: {units.counted(len(done.runs), 'run')}"
+    same.done(app, "; ".join(filter(None, ["" if done.search and not done.runs else many,
+                                           done.search])),
               [["sweep", words[0], group.id, *words[1:]]], trouble=done.trouble)
     return True
 
@@ -173,7 +176,7 @@ Optuna which values matter, and the second chart is then of the first of them.""
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         store = self.store
         can = {"matters": store.search is not None and store.search.completed >= LEAST,
-               "retry": any(self._again()), "stop": store.goes_on,
+               "retry": any(self._again()) or self._search_stopped, "stop": store.goes_on,
                "compare": len(self._to_compare()) > 1}
         return can.get(action, bool(store.members) or action not in _OF_SWEEP)
 
@@ -237,7 +240,8 @@ Optuna which values matter, and the second chart is then of the first of them.""
             else "runs your command again as it is"
         # Those that somebody stopped go on with the failed ones only where there are none of these.
         what = units.counted(failed, "failed run") if failed else \
-            f"{units.counted(stopped, 'run')} that {'was' if stopped == 1 else 'were'} stopped"
+            f"{units.counted(stopped, 'run')} that {'was' if stopped == 1 else 'were'} stopped" \
+            if stopped else "more values of the search"
         if group is not None and await _ask_and_do(
                 self.app, group, ["retry", *(() if failed else ("--stopped",))],
                 partial(sweeps.retry, stopped=not failed), "In the queue for another attempt",
@@ -249,6 +253,11 @@ Optuna which values matter, and the second chart is then of the first of them.""
         """How many members have failed, and how many somebody has stopped."""
         members = self.store.members
         return sum(one.kind == FAILED for one in members), sum(one.by_hand for one in members)
+
+    @property
+    def _search_stopped(self) -> bool:
+        group = self.store.group
+        return group is not None and bool(group.to_come) and not group.asks
 
 class DifferencesPane(SeveralPane):
     """The same runs, with what they differ in."""

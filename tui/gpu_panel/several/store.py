@@ -24,7 +24,7 @@ from gpu_engine.runs.environment import Environment
 from gpu_engine.runs.folder import Run
 from gpu_engine.sweep import study
 from gpu_engine.sweep.group import Group, default_by, find, read
-from gpu_engine.sweep.table import RUNNING, WAITING, One, Point, assigned, points, summary
+from gpu_engine.sweep.table import RUNNING, WAITING, One, Point, assigned, points
 from gpu_panel import readonly
 from gpu_panel.charts.curves import Curve
 from gpu_panel.common.background import in_thread
@@ -154,7 +154,7 @@ class SeveralStore(Followed):
     def title(self) -> str:
         """Of the sweep: how many of its members have ended how."""
         return "" if self.group is None else f"sweep {self.group.id} {self.group.name} ─ " \
-            f"{summary(self.group.of, self.members, self.group.to_come)}"
+            f"{self.group.summary(self.members)}"
 
     @property
     def best(self) -> int | None:

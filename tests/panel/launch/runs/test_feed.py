@@ -310,7 +310,7 @@ def supervised(run, reason):
 
 def test_a_sweep_of_which_none_waits_goes_on_where_its_process_was_killed(monkeypatch):
     asked = []
-    monkeypatch.setattr("gpu_engine.queue.serve.ensure", lambda: asked.append(1) or 0)
+    monkeypatch.setattr("gpu_engine.queue.serve.ensure", lambda: asked.append(1) or 1)
     make()
     feed = RunsFeed()
     feed.refresh()
@@ -320,7 +320,7 @@ def test_a_sweep_of_which_none_waits_goes_on_where_its_process_was_killed(monkey
     for _ in range(2):
         feed.refresh()
     assert asked == [1], "and not again at once"
-    assert feed.news is None
+    assert feed.news == "The queue had stopped, and goes on with what waits in it"
 
 
 def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch):
@@ -336,7 +336,7 @@ def test_the_queue_stands_in_its_order_and_only_what_changed_is_read(monkeypatch
     assert {line.reason for line in lines[:3]} == {
         "waits, but nothing starts it: gpu-engine queue has it go on"}
     assert asked == [1]
-    assert feed.news == "The queue had stopped, and runs again: 3 runs wait in it"
+    assert feed.news == "The queue had stopped, and goes on with what waits in it"
 
     read, real = [], runs_feed.digests.of
     monkeypatch.setattr(runs_feed.digests, "of",
