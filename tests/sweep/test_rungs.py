@@ -448,7 +448,7 @@ def test_a_sweep_that_was_stopped_does_not_go_on_nor_one_of_another_machine(home
     ({"stop_worse": True}, "run.stop_worse needs to know how long"),
     ({"stop_worse": True, "halving": 2, "limit": 9}, "choose one of them"),
     ({"halving": 5, "limit": 9}, "compares 5 runs or more, and here are 4"),
-    ({"halving": 2, "limit": 9, "metrics": {"val": "val: (.*)"}}, "run.best=min:val or max:val")])
+    ({"halving": 2, "limit": 9, "metrics": {"val": "val: (.*)"}}, "run.best=min:val, or max:val")])
 def test_what_can_not_be_compared_is_refused(home, run, says):
     with pytest.raises(SpecError, match=says):
         submitted("lr=1,2,3,4", task={"command": ["true", "--lr", "1"]}, run=run)

@@ -431,10 +431,10 @@ def _compared(found: Sequence[Member], of: int) -> list[Problem]:
     if command and any(not m.spec.run.limit and not m.spec.train.steps for m in found):
         out.append(Problem("run.limit", None, f"{key} needs to know how long a run of a command "
                                               "takes: give it a limit, --limit 5m"))
-    if isinstance(run.metrics, dict) and not run.best:
+    if isinstance(run.metrics, dict) and not run.best and "loss" not in run.metrics:
         name = next(iter(run.metrics), "NAME")
-        out.append(Problem("run.best", None, f"{key} needs to know which value decides: "
-                                             f"run.best=min:{name} or max:{name}; or loss"))
+        out.append(Problem("run.best", None, f"{key} needs to know which value decides: --set "
+                                             f"run.best=min:{name}, or max:{name}"))
     return out
 
 
