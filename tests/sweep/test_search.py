@@ -172,7 +172,7 @@ def test_members_are_added_until_all_are_tried_and_a_stop_ends_it(home, monkeypa
     text = called("sweep", found.id).stdout
     assert "2 of 18 done, 2 stopped, 14 not tried" in text
     assert "asks for no more" in text
-    assert f"gpu-engine sweep retry {found.id} --stopped has it go on" in text
+    assert f"have it go on: gpu-engine sweep retry {found.id} --stopped\n" in text
     # Between two tries, too: nobody is to be tried again then.
     for run, _ in group.find(found.id).members[2:]:
         run.remove()

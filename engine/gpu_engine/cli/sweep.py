@@ -152,5 +152,5 @@ def _lines(found: Group, members: Sequence[One], rows: Sequence[Point], by: By) 
     failed = any(one.kind == FAILED for one in members)
     if failed or any(one.by_hand for one in members) or (found.to_come and not found.asks):
         which = "" if failed else " --stopped"
-        out += ["", f"gpu-engine sweep retry {found.id}{which} has it go on"]
+        out += ["", f"have it go on: gpu-engine sweep retry {found.id}{which}"]
     return out

@@ -89,8 +89,8 @@ a line for each combination of values, the best first: the best and the last val
 runs (mean ± sample standard deviation, and their number); ~ marks combinations without a completed
 run. Enter shows the runs of a line, and opens one. b chooses the value to rank by, O whether the
 least or the greatest is best. c compares the runs of the line, or the best ones if it has only one.
-s stops the whole sweep, u retries failed runs, or those that were stopped. Below, of a search, how far it has got; w asks
-Optuna which values matter, and the second chart is then of the first of them."""
+s stops the whole sweep, u retries failed runs, or those that were stopped. Below, of a search, how
+far it has got; w asks Optuna which values matter, and the second chart is then of the first."""
     DEFAULT_CSS = "SeveralPane { height: auto; min-height: 4; max-height: 30%; }"
 
     @dataclass
