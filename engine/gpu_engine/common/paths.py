@@ -115,8 +115,10 @@ def private_folder(path: Path) -> Path:
         private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
     for folder in _open_ones(path):
+        # What doctor tries locks with is there for a moment.
         if folder not in (home(), settings_folder()) or _OURS.issuperset(
-                entry.name for entry in folder.iterdir()):
+                entry.name for entry in folder.iterdir()
+                if not entry.name.startswith(".doctor-")):
             folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~0o077)
     return path
 
