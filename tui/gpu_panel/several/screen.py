@@ -241,12 +241,16 @@ far it has got; w asks Optuna which values matter, and the second chart is then 
         # Those that somebody stopped go on with the failed ones only where there are none of these.
         what = units.counted(failed, "failed run") if failed else \
             f"{units.counted(stopped, 'run')} that {'was' if stopped == 1 else 'were'} stopped" \
-            if stopped else "more values of the search"
+            if stopped else ""
+        question = Confirm(
+            f"Try {what} again", f"Each waits in the queue for another attempt, which {how}.",
+            yes="Try again") if what else Confirm(
+            "Have the search go on", "It asks for the next values when a place has room.",
+            yes="Go on")
         if group is not None and await _ask_and_do(
                 self.app, group, ["retry", *(() if failed else ("--stopped",))],
                 partial(sweeps.retry, stopped=not failed), "In the queue for another attempt",
-                Confirm(f"Try {what} again", "Each waits in the queue for another attempt, which "
-                        f"{how}.", yes="Try again")):
+                question):
             self.post_message(SeveralScreen.Again())
 
     def _again(self) -> tuple[int, int]:
@@ -258,6 +262,7 @@ far it has got; w asks Optuna which values matter, and the second chart is then 
     def _search_stopped(self) -> bool:
         group = self.store.group
         return group is not None and bool(group.to_come) and not group.asks
+
 
 class DifferencesPane(SeveralPane):
     """The same runs, with what they differ in."""

@@ -217,8 +217,9 @@ class SeveralStore(Followed):
     def _gather(self) -> tuple[Group, list[One], By, study.SoFar | None]:
         """The sweep, its members, what decides unless a person says otherwise, and how far a search
         has got. Blocks. Raises UserError if it is gone."""
-        asks = self.search is not None and self.search.asks  # then it has new members
-        group = self.group if self.group is not None and not asks else find(self.sweep)
+        # A search may have new members, also one that was stopped and has been let go on.
+        group = self.group if self.group is not None and self.group.search is None \
+            else find(self.sweep)
         members = read(group, partial(figures_of, keep=not readonly.on))
         return group, members, default_by(group, members), study.so_far(group, members)
 
